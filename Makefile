@@ -1,0 +1,73 @@
+# The commands of the course, one line each; `make` alone lists them.
+# PYTHON is what .venv is made with: make PYTHON=python3.12 start
+
+PYTHON ?= python3
+PY := .venv/bin/python
+
+## make start      set up, build the book, serve it with JupyterLab
+## make test       set up, run everything that CI runs
+## make book       build the book into _build/html
+## make exercises  write notebooks and goldens from solutions/
+## make verify     check that lessons, exercises and answers agree
+## make grade SUBMISSIONS=folder   grade a class's notebooks
+## make lab        JupyterLab without the book
+## make bench      how long checks and grading take
+## make clean      remove what was built, but neither .venv nor grades
+help:
+	@sed -n 's/^## //p' Makefile
+
+start: book
+	@$(PY) -P autograder/serve.py
+
+lab: setup
+	@$(PY) -P autograder/serve.py --no-book
+
+# pytest comes last, so that its closing line speaks for the whole run.
+test: lint verify book
+	$(PY) -m pytest
+
+lint: setup
+	$(PY) -m ruff check .
+
+exercises: setup
+	$(PY) -m autograder build
+
+verify: setup
+	$(PY) -m autograder verify
+
+grade: setup
+	@$(PY) -m autograder grade "$(or $(SUBMISSIONS),$(error Say what to grade: make grade SUBMISSIONS=folder))"
+
+bench: setup
+	$(PY) -m autograder bench
+
+clean:
+	@mkdir -p _build
+	find _build -mindepth 1 -maxdepth 1 ! -name nbgrader -exec rm -rf {} +
+
+# Silent and quick when .venv is as requirements.txt wants it.
+setup:
+	@$(PYTHON) -I autograder/bootstrap.py
+
+# The book is built again when something that it shows has changed.
+HELPERS := $(shell find requirements.txt autograder book/figures book/assets -type f ! -path '*/tests/*' ! -path '*/grading/*' ! -name serve.py ! -name bootstrap.py ! -path '*/mathjax/*' ! -name '*.pyc')
+SOURCES := $(shell find _config.yml _toc.yml book solutions -type f ! -path '*/mathjax/*' ! -name '*.ipynb' ! -name '*.pyc')
+MATHJAX := book/assets/mathjax/tex-mml-chtml.js
+
+book: _build/book.stamp
+
+# All pages: Sphinx repeats no warning about a page that it skips.
+_build/book.stamp: $(SOURCES) $(MATHJAX) _build/helpers.stamp | setup
+	.venv/bin/jupyter-book build . -W -n --keep-going --all
+	@touch $@
+
+# The cache of executed pages sees no change in a module that they import.
+_build/helpers.stamp: $(HELPERS)
+	@rm -rf _build/.jupyter_cache && mkdir -p _build && touch $@
+
+# The book asks no other host for the script that draws its formulas.
+$(MATHJAX): book/assets/fetch_mathjax.py requirements.txt | setup
+	@$(PY) book/assets/fetch_mathjax.py && touch $@
+
+.NOTPARALLEL:
+.PHONY: help start lab test lint exercises verify grade bench clean setup book
