@@ -1,0 +1,1 @@
+"""Judgement: what a right answer to each exercise must satisfy."""

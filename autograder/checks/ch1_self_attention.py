@@ -1,0 +1,1120 @@
+"""Lesson 1: what right answers on self-attention must satisfy."""
+
+import numpy as np
+
+from autograder.exercise import (
+    AUTOGRAD,
+    Exercise,
+    Failure,
+    law,
+    of_calls,
+    refuses,
+    values,
+)
+from autograder.observations import form_difference, number
+from autograder.probing import call_numpy, case
+
+SOFTMAX = (
+    "softmax",
+    "_softmax",
+    "_safe_softmax",
+    "log_softmax",
+    "_log_softmax",
+    "softmin",
+)
+FUSED = (
+    "scaled_dot_product_attention",
+    "_scaled_dot_product_attention_math",
+    "_scaled_dot_product_flash_attention_for_cpu",
+    "_scaled_dot_product_flash_attention",
+    "_scaled_dot_product_efficient_attention",
+    "_scaled_dot_product_cudnn_attention",
+    "_native_multi_head_attention",
+    "multi_head_attention_forward",
+)
+HALF = "float16 has 11 bits: one unit in the last place is at most 1e-3"
+
+
+# 1.1
+
+
+def softmax_inputs(rng):
+    wide = np.array(
+        [[0.0, 1.0, -2.0], [1e4, 1e4 - 1, -1e4], [-1e4, -1e4, -9.999e3]]
+    )
+    x = rng.randn(2, 3, 5)
+    return {
+        "one row": case(rng.randn(3).round(2)),
+        "two rows": case(rng.randn(2, 3).round(2)),
+        "a square": case(rng.randn(3, 3)),
+        "first axis": case(rng.randn(3, 2).round(2), 0),
+        "middle axis": case(x, 1),
+        "axis counted from the end": case(x, dim=-3),
+        "a large score": case(np.array([0, 1000]) + rng.rand(1).round(2)),
+        "shifted up": case(rng.randn(2, 5) + 1e4),
+        "shifted down": case(rng.randn(2, 5) - 1e4),
+        "rows of different scale": case(wide + rng.randn(3, 1)),
+        "a view": case(rng.randn(3, 7), strided=True),
+        "float32": case(rng.randn(2, 7).astype("float32")),
+        "float32, large": case((rng.randn(2, 7) * 100).astype("float32")),
+        "float16": case(rng.randn(40, 7) * 4, dtype="float16"),
+        "bfloat16": case(rng.randn(2, 7), dtype="bfloat16"),
+    }
+
+
+softmax = Exercise(
+    "softmax",
+    softmax_inputs,
+    of_calls(
+        values(
+            "moderate scores",
+            "one row",
+            "two rows",
+            "a square",
+            "a view",
+            points=0.5,
+            gate=True,
+            says=(
+                "Each entry is its exponential divided by the sum of the "
+                "exponentials along dim."
+            ),
+        ),
+        values(
+            "any dim",
+            "first axis",
+            "middle axis",
+            "axis counted from the end",
+            points=0.5,
+            says=(
+                "dim says along which axis the numbers sum to 1; it may be "
+                "any axis, counted from either end."
+            ),
+        ),
+        values(
+            "large scores",
+            "a large score",
+            "shifted up",
+            "shifted down",
+            points=0.5,
+            because="tells overflow from rows that spoil each other",
+            says=(
+                "softmax(x) and softmax(x + c) are the same numbers, so "
+                "choose the c with which no exponential can overflow."
+            ),
+        ),
+        values(
+            "rows of different scale",
+            "rows of different scale",
+            points=0.5,
+            says=(
+                "Each row has to survive by itself, whatever the size of the "
+                "scores in another row."
+            ),
+        ),
+        values(
+            "float32",
+            "float32",
+            "float32, large",
+            tol=5e-5,
+            because=("6e-8 of scores up to 300 before the exponential"),
+            says=(
+                "float32 inputs give float32 outputs, as accurate as float32 "
+                "allows."
+            ),
+        ),
+        values(
+            "half precision",
+            "float16",
+            tol=2e-3,
+            floor=1e-4,
+            because=HALF,
+            says=(
+                "Half-precision inputs are computed in float32 and returned "
+                "in their own dtype."
+            ),
+        ),
+    ),
+    forbids=SOFTMAX,
+)
+
+
+# 1.2
+
+SCALES = {"none": 0.5, "sqrt": 0.0, "d": -0.5}  # the power of d_k that is due
+FEW, SEEDS = 50, 20
+
+
+def score_std_inputs(rng):
+    return {
+        "small": 16,
+        "large": int(rng.randint(30, 35)),
+        "n": 20_000,
+        "seed": int(rng.randint(1000)),
+    }
+
+
+def probe_score_std(answer, inputs):
+    """Measured numbers, by what they are for."""
+    small, large, n = inputs["small"], inputs["large"], inputs["n"]
+    seed = inputs["seed"]
+    return {
+        "small": {scale: answer(small, n, scale, seed) for scale in SCALES},
+        "large": {
+            scale: answer(large, n, scale, seed) for scale in ("none", "sqrt")
+        },
+        "few": [
+            answer(small, FEW, "sqrt", seed + index) for index in range(SEEDS)
+        ],
+        "again": answer(small, FEW, "sqrt", seed),
+        "default seed": answer(small, FEW, "sqrt"),
+        "seed 0": answer(small, FEW, "sqrt", 0),
+    }
+
+
+def _std_number(seen, want, inputs):
+    difference = form_difference(seen, want)
+    return difference and Failure(difference)
+
+
+def _std_values(seen, want, inputs):
+    for size in ("small", "large"):
+        d_k = inputs[size]
+        for scale, value in seen[size].items():
+            true = d_k ** SCALES[scale]
+            if not abs(number(value) / true - 1) < 0.03:
+                return Failure(
+                    f"score_std({d_k}, {inputs['n']}, {scale!r}, "
+                    f"{inputs['seed']}) is {number(value):.4g}; the true "
+                    f"value is {true:.4g}"
+                )
+    return None
+
+
+def _std_measured(seen, want, inputs):
+    few = [number(value) for value in seen["few"]]
+    if few[0] == few[1]:
+        return Failure("two seeds give the very same number")
+    if not 0.03 < np.std(few) < 0.3:
+        return Failure(
+            f"over {SEEDS} seeds with n = {FEW} the results "
+            f"spread by {np.std(few):.2g}, where about 0.1 is due"
+        )
+    return None
+
+
+def _std_repeats(seen, want, inputs):
+    if number(seen["few"][0]) != number(seen["again"]):
+        return Failure("the same seed gives two different numbers")
+    if number(seen["default seed"]) != number(seen["seed 0"]):
+        return Failure("without a seed it is not the number of seed 0")
+    return None
+
+
+def _std_features(seen):
+    logs = [
+        np.log(abs(number(value)) + 1e-9)
+        for size in ("small", "large")
+        for value in seen[size].values()
+    ]
+    few = [number(value) for value in seen["few"]]
+    # Whether they scatter, not by how much: that would be noise.
+    return [
+        *logs,
+        float(np.std(few) < 0.03),
+        float(np.std(few) > 0.3),
+        float(few[0] == few[1]),
+        float(few[0] == number(seen["again"])),
+        float(number(seen["default seed"]) == number(seen["seed 0"])),
+    ]
+
+
+score_std = Exercise(
+    "score_std",
+    score_std_inputs,
+    (
+        law(
+            "a number",
+            _std_number,
+            because="what is no number cannot be measured",
+            says=("Return one number, a Python float."),
+            gate=True,
+        ),
+        law(
+            "within 3 % of the truth",
+            _std_values,
+            points=1.5,
+            gate=True,
+            because="3 % is 5.5 standard errors at d_k = 16, n = 20,000",
+            says=(
+                "Draw n pairs of vectors with unit-variance entries, score "
+                "each pair, divide as `scale` says, and take the standard "
+                "deviation over the pairs."
+            ),
+        ),
+        law(
+            "measured",
+            _std_measured,
+            points=0.5,
+            because=(
+                "1/sqrt(2n) is 0.1 at n = 50; 20 spreads outside 0.03 to 0.3 "
+                "have a probability below 1e-8"
+            ),
+            says=(
+                "The number has to come from n random pairs: other seeds give "
+                "slightly different numbers, and fewer pairs scatter more."
+            ),
+        ),
+        law(
+            "the seed decides",
+            _std_repeats,
+            says=("All randomness comes from a generator made from seed."),
+        ),
+    ),
+    probe=probe_score_std,
+    features=_std_features,
+)
+
+
+# 1.3
+
+
+def jacobian_inputs(rng):
+    def weights(n, sharpness):
+        y = np.exp(sharpness * rng.randn(n))
+        return y / y.sum()
+
+    first, second = rng.randint(10, 40, size=2)
+    percent = np.array([first, second, 100 - first - second])
+    almost = np.array([1 - 2e-9, 1e-9, 1e-9])
+    return {
+        "two weights": case(np.array([0.75, 0.25])),
+        "three weights": case(percent / 100),
+        "seven weights": case(weights(7, 1)),
+        "uneven": case(weights(5, 3)),
+        "uniform": case(np.full(4, 0.25)),
+        "nearly one-hot": case(almost),
+        "one-hot": case(np.eye(3)[1]),
+        "one weight": case(np.ones(1)),
+    }
+
+
+def _rows_cancel(seen, want, inputs):
+    for name in inputs:
+        total = np.abs(seen[name]["out"].data.sum(-1)).max()
+        # Sums of up to 7 numbers below 1, each exact to 1e-16.
+        if not total < 1e-12:
+            return Failure(f"a row sums to {total:.3g}", name)
+    return None
+
+
+softmax_jacobian = Exercise(
+    "softmax_jacobian",
+    jacobian_inputs,
+    of_calls(
+        values(
+            "the derivative",
+            "two weights",
+            "three weights",
+            "seven weights",
+            "uneven",
+            "uniform",
+            points=2.5,
+            gate=True,
+            says=(
+                "Entry (i, j) says how y_i moves when score j grows: work "
+                "out the quotient rule once for i = j and once for i ≠ j."
+            ),
+        ),
+        law(
+            "rows sum to 0",
+            _rows_cancel,
+            needs=("shape and dtype",),
+            because="an invariant to see, implied by the values",
+            says=(
+                "Adding a constant to all scores changes no weight, so each "
+                "row sums to 0."
+            ),
+        ),
+        values(
+            "saturated weights",
+            "nearly one-hot",
+            "one-hot",
+            "one weight",
+            points=0.5,
+            because="division by a weight shows only here",
+            says=(
+                "The formula holds for one-hot weights too, where every "
+                "entry is 0: divide by no weight."
+            ),
+        ),
+    ),
+    probe=call_numpy,
+    forbids=AUTOGRAD,
+)
+
+
+# 1.4
+
+
+def mask_inputs(rng):
+    tall, wide = int(rng.randint(6, 9)), int(rng.randint(9, 12))
+    return {
+        "square": case(3, 3),
+        "a larger square": case(tall, tall),
+        "one key": case(1, 1),
+        "one new query": case(1, 4),
+        "two new queries": case(2, 5),
+        "three new queries": case(3, wide),
+        "more queries than keys": case(4, 2),
+        "many more queries": case(wide, 3),
+        "lower right by name": case(2, 3, align="lower_right"),
+        "upper left": case(2, 4, align="upper_left"),
+        "upper left, one query": case(1, 4, align="upper_left"),
+        "upper left, more queries": case(5, 3, align="upper_left"),
+        "unknown alignment": case(2, 3, align="centre"),
+    }
+
+
+causal_mask = Exercise(
+    "causal_mask",
+    mask_inputs,
+    of_calls(
+        values(
+            "as many queries as keys",
+            "square",
+            "a larger square",
+            "one key",
+            points=0.5,
+            gate=True,
+            says=(
+                "True where the query may look: at its own position and at "
+                "those before it."
+            ),
+        ),
+        values(
+            "fewer queries than keys",
+            "one new query",
+            "two new queries",
+            "three new queries",
+            "lower right by name",
+            points=1,
+            says=(
+                "The queries are the newest positions: the last one sees "
+                "every key, so the diagonal ends in the lower right corner."
+            ),
+        ),
+        values(
+            "more queries than keys",
+            "more queries than keys",
+            "many more queries",
+            points=0.5,
+            says=(
+                "With more queries than keys, the first Tq − Tk queries see "
+                "no key at all."
+            ),
+        ),
+        values(
+            "upper left on demand",
+            "upper left",
+            "upper left, one query",
+            "upper left, more queries",
+            points=0.5,
+            says=(
+                'With align="upper_left", query i sees keys 0 to i, '
+                "whatever the sizes."
+            ),
+        ),
+        refuses(
+            "unknown alignment",
+            "unknown alignment",
+            points=0.5,
+            says=(
+                "Any other align is a mistake of the caller: raise a "
+                "ValueError."
+            ),
+        ),
+    ),
+)
+
+
+# 1.5
+
+
+def attention_inputs(rng):
+    def qkv(*batch, Tq, Tk, d, dv, scale=1.0):
+        return (
+            rng.randn(*batch, Tq, d) * scale,
+            rng.randn(*batch, Tk, d),
+            rng.randn(*batch, Tk, dv),
+        )
+
+    example = (
+        np.array([[1.0, 1.0]]),
+        np.array([[1.0, 1.0], [1.0, -1.0]]),
+        np.array([[1.0, 0.0], [0.0, 1.0]]),
+    )
+    tiny = tuple(part.round(2) for part in qkv(Tq=2, Tk=2, d=2, dv=1))
+    plain = qkv(2, 3, Tq=5, Tk=7, d=11, dv=2)
+    square = qkv(2, Tq=5, Tk=5, d=3, dv=3)
+    equal = qkv(3, 3, Tq=3, Tk=3, d=3, dv=3)
+    new = qkv(Tq=3, Tk=7, d=2, dv=3)
+    one = qkv(Tq=1, Tk=5, d=2, dv=3)
+    many = qkv(Tq=5, Tk=3, d=2, dv=3)
+
+    keep = rng.rand(2, 1, 1, 7) < 0.5
+    keep[..., 0] = True
+    keep[1, ..., -1] = ~keep[0, ..., -1]
+    added = np.where(rng.rand(5, 5) < 0.3, -np.inf, rng.randn(5, 5))
+    added[:, 0] = rng.randn(5)
+    some = rng.rand(5, 5) < 0.6
+    some[:, 0] = True
+    dead = some.copy()
+    dead[2] = False
+    first_blocked = np.ones((5, 5), bool)
+    first_blocked[:, 0] = False
+
+    # Hidden values are huge, and every visible score lies far below any
+    # finite fill; whole numbers keep the scores exact.
+    low = (
+        np.array([[1e5]]),
+        -np.array([[1e6], [1e6], [1e6 + 1e-5], [0.0]]),
+        np.array([[1.0], [2.0], [3.0], [1e6]]),
+    )
+    visible = np.array([[True, True, True, False]])
+    poisoned = (square[0], square[1].copy(), square[2].copy())
+    poisoned[1][:, -1] *= 50
+    poisoned[2][:, -1] = 1e6
+    hide_last = np.array([True] * 4 + [False])
+
+    half = qkv(Tq=3, Tk=5, d=4, dv=2)
+    big = tuple(part * 300 for part in qkv(Tq=2, Tk=3, d=4, dv=1)[:2])
+    up = rng.randn(2, 5, 3)
+    return {
+        "the worked example": case(*example),
+        "two queries": case(*tiny),
+        "batch and heads": case(*plain),
+        "equal sizes": case(*equal),
+        "views": case(*square, strided=True),
+        "large scores": case(square[0] * 300, *square[1:]),
+        "scale 0.5": case(*tiny, scale=0.5),
+        "scale 0": case(*tiny, scale=0.0),
+        "boolean mask": case(
+            *tiny, attn_mask=np.array([[True, False], [True, True]])
+        ),
+        "a mask for each example": case(*plain, attn_mask=keep),
+        "floating mask": case(*square, attn_mask=added),
+        "floating mask, scaled": case(*square, attn_mask=added, scale=2.0),
+        "hidden poison": case(*poisoned, attn_mask=hide_last),
+        "very low scores": case(*low, attn_mask=visible, scale=1.0),
+        "causal": case(*square, is_causal=True),
+        "causal, hidden poison": case(*poisoned, is_causal=True),
+        "causal, one new query": case(*one, is_causal=True),
+        "causal, three new queries": case(*new, is_causal=True),
+        "causal and a mask": case(*square, attn_mask=some, is_causal=True),
+        "causal and a floating mask": case(
+            *square, attn_mask=added, is_causal=True
+        ),
+        "a row that sees nothing": case(*square, attn_mask=dead),
+        "nothing visible by −inf": case(
+            *square, attn_mask=np.where(dead, 0.0, -np.inf)
+        ),
+        "hidden by both masks together": case(
+            *square, attn_mask=first_blocked, is_causal=True
+        ),
+        "causal, more queries than keys": case(*many, is_causal=True),
+        "gradient": case(*square, is_causal=True, upstream=[up, None]),
+        "gradient of the weights": case(
+            *square, upstream=[up, rng.randn(2, 5, 5)]
+        ),
+        "gradient past a dead row": case(
+            *square, attn_mask=dead, upstream=[up, None]
+        ),
+        "float32": case(*(part.astype("float32") for part in square)),
+        "float16": case(*half, dtype="float16"),
+        "float16, large": case(*big, half[2][:3], dtype="float16"),
+        "bfloat16": case(*half, dtype="bfloat16"),
+    }
+
+
+scaled_dot_product_attention = Exercise(
+    "scaled_dot_product_attention",
+    attention_inputs,
+    of_calls(
+        values(
+            "without a mask",
+            "the worked example",
+            "two queries",
+            "batch and heads",
+            "equal sizes",
+            "views",
+            "large scores",
+            points=1.5,
+            gate=True,
+            says=(
+                "Score each query with each key, divide by √d, softmax "
+                "over the keys, average the values; return the output, "
+                "then the weights."
+            ),
+        ),
+        values(
+            "scale",
+            "scale 0.5",
+            "scale 0",
+            points=0.5,
+            says=("A scale that is given replaces 1/√d, and 0.0 is one too."),
+        ),
+        values(
+            "attn_mask",
+            "boolean mask",
+            "a mask for each example",
+            "floating mask",
+            "floating mask, scaled",
+            points=0.75,
+            because="tells the kind of mask from what it hides",
+            says=(
+                "A boolean mask is True where a query may look; a "
+                "floating mask is added to the scaled scores."
+            ),
+        ),
+        values(
+            "what is hidden has no influence",
+            "hidden poison",
+            "very low scores",
+            points=0.5,
+            says=(
+                "A hidden key gets the weight 0 whatever its score and "
+                "its value: hide it before the softmax, with −inf rather "
+                "than with a large finite number."
+            ),
+        ),
+        values(
+            "is_causal",
+            "causal",
+            "causal, hidden poison",
+            "causal, one new query",
+            "causal, three new queries",
+            "causal and a mask",
+            "causal and a floating mask",
+            points=0.75,
+            says=(
+                "No query looks at a later key; the last query sees "
+                "every key; and a mask that is given applies as well."
+            ),
+        ),
+        values(
+            "rows that see nothing",
+            "a row that sees nothing",
+            "nothing visible by −inf",
+            "hidden by both masks together",
+            "causal, more queries than keys",
+            points=0.5,
+            because="a convention of the course, shown by itself",
+            says=(
+                "A query that may look at no key gets the weights 0 and "
+                "the output 0."
+            ),
+        ),
+        values(
+            "gradients",
+            "gradient",
+            "gradient of the weights",
+            "gradient past a dead row",
+            part="grads",
+            points=0.5,
+            says=(
+                "Gradients flow to q, k and v, and stay finite where a "
+                "query sees nothing: a NaN on the way back comes from an "
+                "operation on that row, even if its result is replaced "
+                "later."
+            ),
+        ),
+        values(
+            "float32",
+            "float32",
+            tol=2e-6,
+            because=("6e-8 an operation; sums of up to 5 terms"),
+            says=("float32 inputs give float32 outputs."),
+        ),
+        values(
+            "half precision",
+            "float16",
+            "float16, large",
+            tol=2e-3,
+            because=HALF,
+            says=(
+                "Half-precision inputs are computed in float32 (their "
+                "scores may not fit into float16) and returned in their "
+                "own dtype."
+            ),
+        ),
+    ),
+    forbids=FUSED,
+)
+
+
+# 1.6
+
+
+def masked_softmax_inputs(rng):
+    scores = rng.randn(2, 3, 5, 7)
+    keep = rng.rand(2, 1, 1, 7) < 0.6
+    keep[..., 0] = True
+    square, kept = rng.randn(3, 3, 3, 3), rng.rand(3, 1, 1, 3) < 0.6
+    kept[..., 0] = True
+    kept[1, ..., 1] = ~kept[0, ..., 1]
+    hidden = np.array([[0.5, 1e4, -0.5], [1e4, 1.0, 2.0]])
+    hide = np.array([[True, False, True], [False, True, True]])
+    dead = rng.rand(4, 5) < 0.6
+    dead[:, 0] = True
+    dead[1] = False
+    low = np.array([[-1e11, -1e11 + 1, 0.0], [0.0, -3e38, -3e38]])
+    return {
+        "one row": case(
+            rng.randn(1, 3).round(2), np.array([[True, False, True]])
+        ),
+        "all kept": case(rng.randn(2, 3), np.ones((2, 3), bool)),
+        "a mask for each example": case(scores, keep),
+        "equal sizes": case(square, kept),
+        "one mask for all": case(rng.randn(2, 3, 5), rng.rand(3, 5) < 2),
+        "a hidden large score": case(hidden, hide),
+        "low scores": case(
+            rng.randn(2, 3) - 1e3,
+            np.array([[True, False, True], [True, True, False]]),
+        ),
+        "very low scores": case(
+            low, np.array([[True, True, False], [False, True, True]])
+        ),
+        "large scores": case(rng.randn(3, 5) * 1e4, rng.rand(3, 5) < 2),
+        "a row that sees nothing": case(
+            rng.randn(2, 3).round(2),
+            np.array([[False, False, False], [True, True, False]]),
+        ),
+        "dead rows among others": case(rng.randn(2, 4, 5), dead),
+        "gradient": case(
+            rng.randn(3, 5),
+            np.eye(3, 5, dtype=bool) | (np.arange(5) < 2),
+            upstream=[rng.randn(3, 5)],
+        ),
+        "gradient past a dead row": case(
+            rng.randn(4, 5), dead, upstream=[rng.randn(4, 5)]
+        ),
+        "float32": case(rng.randn(4, 5).astype("float32"), dead),
+        "float16": case(
+            rng.randn(40, 7) * 4, np.arange(7) < 6, dtype="float16"
+        ),
+        "float16, low": case(
+            -6e4 * np.array([[1.0, 1.0, 0.5]]),
+            np.array([[True, True, False]]),
+            dtype="float16",
+        ),
+        "bfloat16": case(rng.randn(4, 5), dead, dtype="bfloat16"),
+    }
+
+
+masked_softmax = Exercise(
+    "masked_softmax",
+    masked_softmax_inputs,
+    of_calls(
+        values(
+            "kept places",
+            "one row",
+            "all kept",
+            "a mask for each example",
+            "equal sizes",
+            "one mask for all",
+            points=1,
+            gate=True,
+            says=(
+                "Only kept scores enter the softmax over the last axis; "
+                "hidden places get 0."
+            ),
+        ),
+        values(
+            "hidden scores have no influence",
+            "a hidden large score",
+            "low scores",
+            "very low scores",
+            "large scores",
+            points=0.75,
+            because="tells a fill that loses from a dead row",
+            says=(
+                "Hide with −inf before the softmax: any finite fill meets "
+                "scores that lie below it, and a mask after the softmax "
+                "leaves the hidden scores in the denominator."
+            ),
+        ),
+        values(
+            "rows that see nothing",
+            "a row that sees nothing",
+            "dead rows among others",
+            points=0.75,
+            because="a convention of the course, shown by itself",
+            says=("A row of which nothing is kept is all zeros."),
+        ),
+        values(
+            "gradients",
+            "gradient",
+            "gradient past a dead row",
+            part="grads",
+            points=0.5,
+            says=(
+                "Gradients are finite everywhere and 0 for hidden scores: "
+                "see to it that no NaN arises on the way, not only that it "
+                "is replaced at the end."
+            ),
+        ),
+        values(
+            "float32",
+            "float32",
+            tol=1e-6,
+            because="6e-8 an operation",
+            says="float32 scores give float32 weights.",
+        ),
+        values(
+            "half precision",
+            "float16",
+            "float16, low",
+            tol=2e-3,
+            floor=1e-4,
+            because=HALF,
+            says=(
+                "Half-precision scores are computed in float32 and returned "
+                "in their own dtype; −1e9 does not even fit into float16."
+            ),
+        ),
+    ),
+    forbids=FUSED,
+)
+
+
+def padding_inputs(rng):
+    lengths = rng.randint(1, 7, size=5)
+    return {
+        "three lengths": case(np.array([2, 1, 3]), 3),
+        "an empty example": case(np.array([2, 0, 4]), 4),
+        "every length": case(np.arange(6), 5),
+        "drawn lengths": case(lengths, 7),
+        "one example": case(np.array([3]), 5),
+        "as many examples as positions": case(np.array([4, 1, 3, 2]), 4),
+        "int32": case(lengths.astype("int32"), 7),
+    }
+
+
+padding_mask = Exercise(
+    "padding_mask",
+    padding_inputs,
+    of_calls(
+        values(
+            "real positions",
+            "three lengths",
+            "drawn lengths",
+            "one example",
+            "as many examples as positions",
+            points=1.5,
+            gate=True,
+            says=(
+                "Position t of an example is real if t is smaller than the "
+                "example's length; True means that it may be looked at."
+            ),
+        ),
+        values(
+            "length 0 and length T",
+            "an empty example",
+            "every length",
+            points=0.5,
+            says=(
+                "An empty example has a row of False, a full one a row of "
+                "True."
+            ),
+        ),
+        values(
+            "integer types",
+            "int32",
+            because="tensors of lengths come in any integer type",
+            says=("lengths may be a tensor of any integer type."),
+        ),
+    ),
+)
+
+
+# 1.7
+
+
+def additive_inputs(rng):
+    def weights(B, Tdec, Tenc, ds, dh, da):
+        return (
+            rng.randn(B, Tdec, ds),
+            rng.randn(B, Tenc, dh),
+            rng.randn(da, ds),
+            rng.randn(da, dh),
+            rng.randn(da),
+        )
+
+    small = tuple(part.round(1) for part in weights(1, 1, 2, 1, 1, 1))
+    plain = weights(2, 3, 5, 7, 4, 6)
+    equal = weights(3, 3, 3, 3, 3, 3)
+    keep = np.array(
+        [[True, True, False, True, False], [True, False, True, True, True]]
+    )
+    empty = np.array([[False] * 5, [True, True, False, True, True]])
+    poison = (plain[0], plain[1].copy(), *plain[2:])
+    poison[1][0, 2] = 1e6
+    up = rng.randn(2, 3, 4)
+    return {
+        "all widths 1": case(*small),
+        "different widths": case(*plain),
+        "equal widths": case(*equal),
+        "large states": case(plain[0] * 30, *plain[1:]),
+        "large weights": case(*plain[:4], plain[4] * 300),
+        "views": case(*plain, strided=True),
+        "keep": case(*plain, keep),
+        "keep, equal sizes": case(
+            *equal,
+            np.array(
+                [[True, False, True], [True, True, False], [True, True, True]]
+            ),
+        ),
+        "all kept": case(*plain, np.ones((2, 5), bool)),
+        "hidden poison": case(*poison, keep),
+        "an example with nothing kept": case(*plain, empty),
+        "gradient": case(*plain, keep, upstream=[up, rng.randn(2, 3, 5)]),
+        "gradient past an empty example": case(
+            *plain, empty, upstream=[up, None]
+        ),
+        "float32": case(*(part.astype("float32") for part in plain)),
+    }
+
+
+additive_attention = Exercise(
+    "additive_attention",
+    additive_inputs,
+    of_calls(
+        values(
+            "without a mask",
+            "all widths 1",
+            "different widths",
+            "equal widths",
+            "large states",
+            "large weights",
+            "views",
+            points=1.5,
+            gate=True,
+            says=(
+                "The score of a decoder and an encoder state is v · tanh(W s "
+                "+ U h); softmax over the encoder states, then average h "
+                "itself."
+            ),
+        ),
+        values(
+            "keep",
+            "keep",
+            "keep, equal sizes",
+            "all kept",
+            "hidden poison",
+            points=0.75,
+            because="the mask is a part of its own",
+            says=(
+                "Encoder positions where keep is False get the weight 0 for "
+                "every decoder state of that example."
+            ),
+        ),
+        values(
+            "nothing kept",
+            "an example with nothing kept",
+            points=0.25,
+            because="a convention of the course, shown by itself",
+            says="An example with nothing kept has weights and context 0.",
+        ),
+        values(
+            "gradients",
+            "gradient",
+            "gradient past an empty example",
+            part="grads",
+            points=0.5,
+            because="a NaN may hide behind a right output",
+            says=(
+                "Gradients flow to s, h, W, U and v and stay finite where "
+                "nothing is kept."
+            ),
+        ),
+        values(
+            "float32",
+            "float32",
+            tol=5e-6,
+            because=("6e-8 an operation; sums of up to 7 terms of size 3"),
+            says=("float32 inputs give float32 outputs."),
+        ),
+    ),
+)
+
+
+def luong_inputs(rng):
+    s, h = rng.randn(2, 3, 7), rng.randn(2, 5, 7)
+    wide, W = rng.randn(2, 5, 4), rng.randn(7, 4)
+    square, other = rng.randn(3, 3, 3), rng.randn(3, 3, 3)
+    return {
+        "two states": case(
+            rng.randn(1, 1, 2).round(1), rng.randn(1, 2, 2).round(1)
+        ),
+        "dot": case(s, h),
+        "dot, equal sizes": case(square, other),
+        "views": case(s, h, strided=True),
+        "general, small": case(
+            rng.randn(1, 1, 2).round(1),
+            rng.randn(1, 2, 2).round(1),
+            np.array([[0.0, 1.0], [0.0, 0.0]]),
+        ),
+        "general": case(s, wide, W),
+        "general, equal sizes": case(square, other, rng.randn(3, 3)),
+        "float32": case(*(part.astype("float32") for part in (s, wide, W))),
+    }
+
+
+luong_score = Exercise(
+    "luong_score",
+    luong_inputs,
+    of_calls(
+        values(
+            "the dot product",
+            "two states",
+            "dot",
+            "dot, equal sizes",
+            "views",
+            points=1,
+            gate=True,
+            says=(
+                "Without W the score is the plain dot product of each "
+                "decoder state with each encoder state, neither scaled nor "
+                "normalised."
+            ),
+        ),
+        values(
+            "with W",
+            "general, small",
+            "general",
+            "general, equal sizes",
+            points=1,
+            because="the second form of the score",
+            says=(
+                "With W (ds, dh) the score is s W h: W stands between the "
+                "decoder state on its left and the encoder state on its "
+                "right."
+            ),
+        ),
+        values(
+            "float32",
+            "float32",
+            tol=1e-5,
+            because=("6e-8 an operation; sums of 28 terms of size up to 10"),
+            says=("float32 inputs give float32 outputs."),
+        ),
+    ),
+)
+
+
+# 1.8
+
+
+def backward_inputs(rng):
+    def qkvd(*batch, Tq, Tk, d, dv):
+        return (
+            rng.randn(*batch, Tq, d),
+            rng.randn(*batch, Tk, d),
+            rng.randn(*batch, Tk, dv),
+        ), rng.randn(*batch, Tq, dv)
+
+    tiny, tiny_up = qkvd(Tq=1, Tk=2, d=2, dv=1)
+    plain, up = qkvd(Tq=3, Tk=5, d=2, dv=4)
+    equal, equal_up = qkvd(Tq=3, Tk=3, d=3, dv=3)
+    heads, heads_up = qkvd(2, 3, Tq=2, Tk=4, d=5, dv=3)
+    mask = np.tril(np.ones((3, 5), bool), 2)
+    dead = np.array(
+        [[True, False, True, True, False], [False] * 5, [True] * 5]
+    )
+    keep = np.array([[True, True, False, True], [True, False, True, True]])[
+        :, None, None
+    ]
+    causal = np.tril(np.ones((3, 3), bool))
+    everything = np.ones((1, 1), bool)
+    return {
+        "one query": case(
+            *(part.round(1) for part in tiny),
+            np.ones((1, 2), bool),
+            tiny_up.round(1),
+        ),
+        "all visible": case(*plain, np.ones((3, 5), bool), up),
+        "equal sizes": case(*equal, np.ones((3, 3), bool), equal_up),
+        "a mask": case(*plain, mask, up),
+        "causal": case(*equal, causal, equal_up),
+        "a query that sees nothing": case(*plain, dead, up),
+        "batch and heads": case(*heads, np.ones((2, 4), bool), heads_up),
+        "a mask for each example": case(*heads, keep, heads_up),
+        "one mask entry for all": case(*heads, everything, heads_up),
+        "large scores": case(
+            plain[0] * 1e4, *plain[1:], np.ones((3, 5), bool), up
+        ),
+        "views": case(*plain, mask, up, strided=True),
+    }
+
+
+attention_backward = Exercise(
+    "attention_backward",
+    backward_inputs,
+    of_calls(
+        values(
+            "all visible",
+            "one query",
+            "all visible",
+            "equal sizes",
+            points=4,
+            gate=True,
+            says=(
+                "Go backward through out = P v, through the softmax with its "
+                "Jacobian, and through the scores with their scale."
+            ),
+        ),
+        values(
+            "a mask",
+            "a mask",
+            "causal",
+            "views",
+            points=1.5,
+            because="tells the mask from rows that see nothing",
+            says=(
+                "A hidden place has weight 0, so it neither gives nor "
+                "receives any gradient."
+            ),
+        ),
+        values(
+            "a query that sees nothing",
+            "a query that sees nothing",
+            points=1,
+            says=(
+                "A query that sees nothing adds nothing to any gradient; its "
+                "own gradient is 0, not NaN."
+            ),
+        ),
+        values(
+            "batch and heads",
+            "batch and heads",
+            "a mask for each example",
+            "one mask entry for all",
+            points=1,
+            says=(
+                "Any leading axes are allowed, and keep broadcasts to the "
+                "scores."
+            ),
+        ),
+        values(
+            "large scores",
+            "large scores",
+            points=0.5,
+            says=(
+                "Scores of ±10,000 must not overflow: subtract each row's "
+                "maximum first."
+            ),
+        ),
+    ),
+    probe=call_numpy,
+    forbids=AUTOGRAD,
+)

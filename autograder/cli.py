@@ -1,0 +1,128 @@
+"""Commands for contributors and instructors: python -m autograder …
+
+Each command imports what it needs when it runs.
+"""
+
+import argparse
+
+
+def main(arguments=None):
+    """Run the command that the arguments name; the exit status."""
+    options = _parser().parse_args(arguments)
+    return options.run(options) or 0
+
+
+def _parser():
+    parser = argparse.ArgumentParser(
+        prog="python -m autograder",
+        description="Transformers and Attention: build, verify, grade.",
+    )
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+
+    build = commands.add_parser(
+        "build", help="write notebooks and goldens from solutions/"
+    )
+    build.add_argument("lessons", nargs="*", metavar="LESSON")
+    build.set_defaults(run=_build)
+
+    verify = commands.add_parser(
+        "verify", help="check that lessons, exercises and answers agree"
+    )
+    verify.add_argument(
+        "only",
+        nargs="*",
+        metavar="NAME",
+        help="lessons or exercises to look at (default: all)",
+    )
+    verify.add_argument(
+        "--matrix",
+        action="store_true",
+        help="print which property catches which mistake",
+    )
+    verify.set_defaults(run=_verify)
+
+    grade = commands.add_parser(
+        "grade",
+        help="grade a class's notebooks",
+        description="Grade what a class handed in: a folder, a zip or tar "
+        "archive, an LMS's download or single files.",
+    )
+    grade.add_argument(
+        "submissions", metavar="SUBMISSIONS", help="folder, archive or file"
+    )
+    grade.add_argument(
+        "--out",
+        metavar="FOLDER",
+        help="where results go (default: _build/nbgrader)",
+    )
+    grade.add_argument(
+        "--json", action="store_true", help="print one JSON record a notebook"
+    )
+    grade.add_argument(
+        "--force",
+        action="store_true",
+        help="grade unchanged submissions again, too",
+    )
+    grade.add_argument(
+        "--require-sandbox",
+        action="store_true",
+        help="grade nothing where bubblewrap does not work",
+    )
+    grade.add_argument(
+        "--workers",
+        type=int,
+        metavar="N",
+        help="notebooks at a time (default: one a core)",
+    )
+    grade.add_argument(
+        "--scheduler",
+        metavar="ADDRESS",
+        help="grade on a Dask cluster, e.g. tcp://host:8786",
+    )
+    grade.set_defaults(run=_grade)
+
+    start = commands.add_parser("start", help="serve the book and JupyterLab")
+    start.add_argument(
+        "rest", nargs=argparse.REMAINDER, help="options of autograder/serve.py"
+    )
+    start.set_defaults(run=_start)
+
+    bench = commands.add_parser(
+        "bench", help="how long checks and grading take"
+    )
+    bench.set_defaults(run=_bench)
+    return parser
+
+
+def _build(options):
+    from autograder.build import build
+
+    build(options.lessons)
+
+
+def _verify(options):
+    from autograder.verify import main
+
+    return 1 if main(options.only, options.matrix) else 0
+
+
+def _grade(options):
+    from autograder.grading.command import main
+
+    return main(options)
+
+
+def _start(options):
+    from autograder.serve import main
+
+    problem = main(options.rest)
+    if problem:
+        print(problem)
+        return 1
+    return 0
+
+
+def _bench(options):
+    from autograder.bench import main
+
+    main()

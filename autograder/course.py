@@ -1,0 +1,32 @@
+"""What the course's files say about it: its address, lessons, exercises."""
+
+import functools
+import json
+import pathlib
+
+ROOT = pathlib.Path(__file__).parent.parent
+
+
+def released_path(lesson):
+    """The notebook that learners of a lesson open."""
+    return ROOT / "exercises" / lesson / f"{lesson}.ipynb"
+
+
+@functools.cache
+def stamp(lesson):
+    """What a released notebook says of itself.
+
+    returns: {"lesson", "version", "title", "exercises": [{"name", "title",
+        "level", "minutes", "points"}, …]}
+    """
+    text = released_path(lesson).read_text(encoding="utf-8")
+    return json.loads(text)["metadata"]["course"]
+
+
+@functools.cache
+def repository():
+    """The repository's address in `_config.yml`, or "" while there is none."""
+    import yaml  # not among what a learner's check needs
+
+    text = (ROOT / "_config.yml").read_text(encoding="utf-8")
+    return yaml.safe_load(text).get("repository", {}).get("url") or ""

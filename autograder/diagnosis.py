@@ -1,0 +1,144 @@
+"""Recognising a mistake by what it makes an answer return.
+
+Each known mistake leaves a sketch: 32 numbers that stand for all that it
+returns on the same inputs. An answer far nearer to a mistake's sketch than to
+the expected one makes that mistake.
+"""
+
+import dataclasses
+import functools
+import zlib
+
+import numpy as np
+
+from autograder.observations import Array, Raised, Thing
+
+SIZE = 32
+MAX_LEAF = 1000  # numbers of one array that enter a sketch
+# A mistake is named when the answer is this much nearer to it than to what is
+# expected. The same mistake differs by rounding only (1e-9) or, where random
+# numbers are observed, by some 1e-2; other answers stay above 0.1.
+NEARER = 0.05
+# Errors in the same places and proportions differ by this angle at most; they
+# come from one mistake with another constant (an epsilon, a fill).
+PARALLEL = 0.05
+# Sketches this near, relative to their distance from what is expected, are
+# the same behaviour.
+SAME = 1e-6
+
+
+@dataclasses.dataclass(frozen=True)
+class Mistake:
+    """What is known of a wrong answer on one set of inputs.
+
+    pattern: names of the properties that it fails
+    """
+
+    hint: str
+    sketch: np.ndarray
+    pattern: tuple[str, ...]
+
+
+def sketch(exercise, seen):
+    """Observations as 32 numbers: near for near observations."""
+    seen = _featured(exercise, seen)
+    total = np.zeros(SIZE)
+    for path, kind, numbers in _leaves(seen, ""):
+        total += _directions(f"{path} {kind}", 1)[0]
+        if numbers is not None and numbers.size:
+            step = -(-numbers.size // MAX_LEAF)
+            numbers = _tamed(numbers[::step])
+            total += (
+                numbers
+                @ _directions(path, numbers.size)
+                / np.sqrt(numbers.size)
+            )
+    return total
+
+
+def _featured(exercise, seen):
+    if exercise.features is None:
+        return seen
+    try:
+        numbers = np.asarray(exercise.features(seen), float)
+    except (KeyError, IndexError, TypeError, ValueError, AttributeError):
+        return seen  # observations of another form have no such features
+    return {"features": Array("numpy", "float64", numbers)}
+
+
+@functools.lru_cache(maxsize=1024)
+def _directions(text, count):
+    """Random directions (count, SIZE) that belong to a place in a tree."""
+    generator = np.random.RandomState(zlib.crc32(text.encode()))
+    return generator.standard_normal((count, SIZE))
+
+
+def _tamed(numbers):
+    """Numbers squashed to a moderate range, with NaN and infinities in it."""
+    with np.errstate(invalid="ignore"):
+        tamed = np.arcsinh(numbers)
+    return np.nan_to_num(tamed, nan=31.0, posinf=37.0, neginf=-37.0)
+
+
+def _leaves(node, path):
+    if isinstance(node, dict):
+        for key in sorted(node):
+            yield from _leaves(node[key], f"{path}/{key}")
+    elif isinstance(node, list):
+        yield path, f"{len(node)} parts", None
+        for index, part in enumerate(node):
+            yield from _leaves(part, f"{path}/{index}")
+    elif isinstance(node, Array):
+        kind = f"{node.library} {node.dtype} {node.data.shape}"
+        data = node.data
+        if data.dtype.kind == "c":
+            data = np.stack([data.real, data.imag])
+        yield path, kind, data.astype(float).ravel()
+    elif isinstance(node, Raised | Thing):
+        yield path, node.kind, None
+    elif isinstance(node, bool | str | None):
+        yield path, repr(node), None
+    else:
+        yield path, "number", np.array([float(node)])
+
+
+def diagnose(exercise, seen, want, failing, mistakes):
+    """Ids of the mistakes that a wrong answer makes; several if alike.
+
+    failing: names of the properties that the answer fails
+    """
+    if not mistakes:
+        return []
+    seen, want = sketch(exercise, seen), sketch(exercise, want)
+    far = np.linalg.norm(seen - want)
+    distances = {
+        name: np.linalg.norm(seen - mistake.sketch)
+        for name, mistake in mistakes.items()
+    }
+    nearest = min(distances.values())
+    if nearest < NEARER * far:
+        return [
+            name
+            for name, distance in distances.items()
+            if distance <= nearest + SAME * far
+        ]
+    parallel = [
+        name
+        for name, mistake in mistakes.items()
+        if _angle(seen - want, mistake.sketch - want) < PARALLEL
+    ]
+    alike = [
+        name
+        for name, mistake in mistakes.items()
+        if mistake.pattern == tuple(failing)
+    ]
+    return next((names for names in (parallel, alike) if len(names) == 1), [])
+
+
+def _angle(one, other):
+    lengths = np.linalg.norm(one) * np.linalg.norm(other)
+    return (
+        np.arccos(np.clip(one @ other / lengths, -1, 1))
+        if lengths
+        else (np.inf)
+    )

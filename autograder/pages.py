@@ -1,0 +1,178 @@
+"""Pages of the book: how a solution reads, and a chapter's Colab edition."""
+
+import functools
+import re
+import textwrap
+
+import jupytext
+import pybtex.database
+from nbformat.v4 import new_code_cell
+
+from autograder.notebooks import (
+    SourceError,
+    markdown_cell,
+    notebook,
+    setup_cell,
+)
+
+ADMONITIONS = {
+    "note": "Note",
+    "tip": "Tip",
+    "warning": "Warning",
+    "important": "Important",
+}
+FENCE = re.compile(r"^(?P<marks>`{3,}|:{3,})\{(?P<name>[^}]+)\} *(?P<arg>.*)$")
+ROLE = re.compile(r"\{(?P<name>[a-z:]+)\}`(?P<body>[^`]+)`")
+LABEL = re.compile(r"^\([\w-]+\)=$")
+
+
+def solution_page(text, **_options):
+    """A lesson's percent script as the notebook that its page shows.
+
+    Readers see neither the marks around the reference nor an empty promise:
+    each answer is followed by its check.
+    """
+    made = jupytext.reads(text, fmt="py:percent")
+    cells = []
+    for cell in made.cells:
+        cells.append(cell)
+        name = cell.metadata.get("exercise")
+        if name:
+            cell.source = re.sub(
+                r"\n *### (BEGIN|END) SOLUTION\b.*", "", cell.source
+            )
+            cells.append(new_code_cell(f'check("{name}", {name})'))
+    made.cells = cells
+    return made
+
+
+def colab_edition(path):
+    """A chapter as a notebook in which every directive is plain Markdown.
+
+    raises SourceError: it uses a directive or a role that has no plain form
+    """
+    made = jupytext.reads(path.read_text(encoding="utf-8"), fmt="md:myst")
+    cells = [setup_cell("book")]
+    for cell in made.cells:
+        if cell.cell_type == "markdown":
+            cells.append(markdown_cell(plain_markdown(cell.source, path)))
+            continue
+        number = sum(each.cell_type == "code" for each in cells)
+        cell.id = f"code-{number}"
+        tags = cell.metadata.get("tags", [])
+        mystnb = cell.metadata.pop("mystnb", {})
+        if "hide-input" in tags:
+            cell.metadata["cellView"] = "form"
+        cells.append(cell)
+        caption = mystnb.get("figure", {}).get("caption")
+        if caption:
+            text = plain_markdown(caption.strip(), path)
+            cells.append(markdown_cell(f"*Figure.* {text}"))
+    return notebook(
+        cells,
+        path.stem,
+        accelerator="GPU",
+        colab={"gpuType": "T4", "provenance": []},
+    )
+
+
+def plain_markdown(text, path):
+    """Markdown that any notebook viewer renders, from a chapter's MyST."""
+    lines, made = iter(text.split("\n")), []
+    for line in lines:
+        found = FENCE.match(line)
+        if found:
+            body = list(_until(lines, found["marks"], line, path))
+            made += _directive(found["name"], found["arg"], body, path)
+        elif not LABEL.match(line):
+            made.append(_roles(line, path))
+    return "\n".join(made).strip("\n")
+
+
+def _until(lines, marks, opening, path):
+    for line in lines:
+        if line.rstrip() == marks:
+            return
+        yield line
+    raise SourceError(f"{path.name}: {opening!r} is never closed")
+
+
+def _directive(name, argument, body, path):
+    options = {}
+    while body and re.match(r"^:[\w-]+:", body[0]):
+        key, _, value = body.pop(0)[1:].partition(":")
+        options[key] = value.strip()
+    inner = plain_markdown("\n".join(body), path).strip("\n")
+    if name in ADMONITIONS or name == "admonition":
+        title = _roles(argument or ADMONITIONS.get(name, "Note"), path)
+        quoted = textwrap.indent(
+            f"**{title}.**\n\n{inner}", "> ", lambda line: True
+        )
+        return [line.rstrip() for line in quoted.split("\n")]
+    if name == "dropdown":
+        return [
+            f"<details><summary>{_roles(argument, path)}</summary>",
+            "",
+            inner,
+            "",
+            "</details>",
+        ]
+    if name == "math":
+        return ["$$", inner, "$$"]
+    if name == "figure":
+        return [
+            f"![{options.get('alt', '')}]({argument})",
+            "",
+            f"*Figure.* {inner}",
+        ]
+    raise SourceError(
+        f"{path.name}: the directive {name!r} has no plain form for Colab. "
+        f"Use one of {', '.join([*ADMONITIONS, 'admonition'])}, dropdown, "
+        "figure or math, or teach autograder/pages.py another."
+    )
+
+
+def _roles(line, path):
+    return ROLE.sub(
+        lambda found: _role(found["name"], found["body"], path), line
+    )
+
+
+def _role(name, body, path):
+    if name in ("cite", "cite:t", "cite:p"):
+        return ", ".join(
+            _citation(key.strip(), path) for key in body.split(",")
+        )
+    if name == "math":
+        return f"${body}$"
+    if name in ("doc", "ref", "term"):
+        title, _, _target = body.partition(" <")
+        return f"*{title.rpartition('/')[2]}*"
+    raise SourceError(
+        f"{path.name}: the role {{{name}}} has no plain form for Colab; "
+        "use cite, cite:t, doc, ref, term or math."
+    )
+
+
+def _citation(key, path):
+    entry = _references(path.parent / "references.bib").entries.get(key)
+    if entry is None:
+        raise SourceError(
+            f"{path.name} cites {key!r}, which book/references.bib lacks"
+        )
+    names = [" ".join(person.last_names) for person in entry.persons["author"]]
+    who = (
+        names[0]
+        if len(names) == 1
+        else " & ".join(names)
+        if len(names) == 2
+        else f"{names[0]} et al."
+    )
+    shown = f"{who}, {entry.fields['year']}"
+    url = entry.fields.get("url")
+    return f"[{shown}]({url})" if url else f"({shown})"
+
+
+@functools.cache
+def _references(path):
+    return pybtex.database.parse_file(str(path))

@@ -1,0 +1,297 @@
+"""Running a learner's object and writing down what it does.
+
+Nothing here judges. Whatever the object does (raise, print, draw random
+numbers, change global settings) stays inside `observe`.
+"""
+
+import contextlib
+import io
+import os
+import random
+import tempfile
+import warnings
+
+import numpy as np
+import torch
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from autograder.observations import plain, raised
+
+MAX_PRINTED = 4000  # characters shown of what an answer prints
+
+
+def case(*args, upstream=None, dtype=None, strided=False, **kwargs):
+    """One call of an answer, written as the call is written.
+
+    upstream: gradients with respect to the results, one a result (None where
+        no gradient flows); then the arguments' gradients are observed too
+    dtype: dtype that floating arrays take on the way to the answer (needed
+        for bfloat16, which numpy lacks)
+    strided: whether arrays arrive as non-contiguous views
+    """
+    return {
+        "args": list(args),
+        "kwargs": kwargs,
+        "upstream": upstream,
+        "dtype": dtype,
+        "strided": strided,
+    }
+
+
+def call_torch(answer, inputs):
+    """Call the answer with tensors, once a case, and the first case again."""
+    return _call_all(answer, inputs, to_tensor)
+
+
+def call_numpy(answer, inputs):
+    """Call the answer with numpy arrays, once a case, the first again."""
+    return _call_all(answer, inputs, _to_array)
+
+
+def _call_all(answer, inputs, convert):
+    seen = {name: call(answer, inputs[name], convert) for name in inputs}
+    first = next(iter(inputs))
+    # A caller's second call must not depend on the first.
+    seen[first]["again"] = call(answer, inputs[first], convert)["out"]
+    return seen
+
+
+def call(answer, case, convert, parameters=()):
+    """One case's observation: {"out", and where it ran "changed", "grads"}.
+
+    parameters: tensors whose gradients are observed after the arguments'
+    """
+    args = [convert(value, case) for value in case["args"]]
+    kwargs = {
+        name: convert(value, case) for name, value in case["kwargs"].items()
+    }
+    upstream = case["upstream"]
+    given = [*args, *kwargs.values()]
+    before = [_copy(value) for value in given]
+    leaves = []
+    if upstream is not None:
+        leaves = [
+            value.requires_grad_()
+            for value in given
+            if isinstance(value, torch.Tensor) and value.is_floating_point()
+        ]
+    try:
+        # A result that changes the argument itself raises on a leaf, so hand
+        # over what merely depends on it.
+        if leaves:
+            args = [_child(value) for value in args]
+            kwargs = {name: _child(kwargs[name]) for name in kwargs}
+            given = [*args, *kwargs.values()]
+        out = answer(*args, **kwargs)
+    except (Exception, SystemExit) as error:
+        return {"out": raised(error)}
+    seen = {"out": plain(out), "changed": _changed(given, before)}
+    if upstream is not None:
+        seen["grads"] = _gradients(out, [*leaves, *parameters], upstream)
+    return seen
+
+
+def _child(value):
+    tracked = isinstance(value, torch.Tensor) and value.requires_grad
+    return value.clone() if tracked else value
+
+
+def _gradients(out, leaves, upstream):
+    outs = list(out) if isinstance(out, list | tuple) else [out]
+    try:
+        total = sum(
+            (part * torch.as_tensor(weight)).sum()
+            for part, weight in zip(outs, upstream, strict=False)
+            if weight is not None
+        )
+        grads = torch.autograd.grad(total, leaves, allow_unused=True)
+    except Exception as error:
+        return raised(error)
+    return [
+        plain(torch.zeros_like(leaf) if grad is None else grad)
+        for leaf, grad in zip(leaves, grads, strict=True)
+    ]
+
+
+def to_tensor(value, case):
+    if not isinstance(value, np.ndarray):
+        return value
+    tensor = torch.from_numpy(np.array(value))
+    if case["dtype"] and tensor.is_floating_point():
+        tensor = tensor.to(getattr(torch, case["dtype"]))
+    if case["strided"] and tensor.ndim:
+        tensor = tensor.repeat_interleave(2, dim=-1)[..., ::2]
+    return tensor
+
+
+def _to_array(value, case):
+    if not isinstance(value, np.ndarray):
+        return value
+    array = np.array(value)
+    if case["dtype"] and array.dtype.kind == "f":
+        array = array.astype(case["dtype"])
+    if case["strided"] and array.ndim:
+        array = np.repeat(array, 2, axis=-1)[..., ::2]
+    return array
+
+
+def _copy(value):
+    if isinstance(value, torch.Tensor):
+        return value.detach().clone()
+    return np.array(value) if isinstance(value, np.ndarray) else value
+
+
+def _changed(given, before):
+    """Positions of the arguments whose values are no longer the same."""
+    return [
+        index
+        for index, (now, then) in enumerate(zip(given, before, strict=True))
+        if isinstance(then, torch.Tensor | np.ndarray) and not _same(now, then)
+    ]
+
+
+def _same(now, then):
+    if isinstance(then, np.ndarray):
+        return np.array_equal(now, then, equal_nan=then.dtype.kind in "fc")
+    return now.shape == then.shape and torch.equal(
+        now.detach().nan_to_num(), then.nan_to_num()
+    )
+
+
+def observe(exercise, answer, inputs):
+    """What an answer does on the inputs, as plain data.
+
+    returns: {"seen": what the exercise's probe returns, "forbidden": names
+        of forbidden calls, "printed": text, "device": the default device if
+        it is not the CPU, else None}
+    """
+    calls = set()
+    device = torch.get_default_device()
+    with (
+        _state_restored(),
+        captured() as printed,
+        watched(exercise.forbids, calls),
+    ):
+        try:
+            seen = plain(exercise.probe(answer, inputs))
+        except (Exception, SystemExit) as error:
+            seen = raised(error)
+    return {
+        "seen": seen,
+        "forbidden": sorted(calls),
+        "printed": printed.text,
+        "device": None if device.type == "cpu" else str(device),
+    }
+
+
+@contextlib.contextmanager
+def _state_restored():
+    """Seed every generator, then leave all global settings as found.
+
+    One thread: on arrays this small a second one only costs.
+    """
+    state = random.getstate(), np.random.get_state()
+    dtype, threads = torch.get_default_dtype(), torch.get_num_threads()
+    device = torch.get_default_device()
+    errors = np.geterr()
+    gpus = (
+        range(torch.cuda.device_count()) if torch.cuda.is_initialized() else []
+    )
+    with (
+        torch.random.fork_rng(devices=gpus),
+        torch.enable_grad(),
+        warnings.catch_warnings(),
+    ):
+        random.seed(0)
+        np.random.seed(0)
+        torch.manual_seed(0)
+        torch.set_default_dtype(torch.float32)
+        torch.set_num_threads(1)
+        try:
+            yield
+        finally:
+            torch.set_default_dtype(dtype)
+            if torch.get_default_device() != device:
+                torch.set_default_device(device)
+            torch.set_num_threads(threads)
+            np.seterr(**errors)
+            random.setstate(state[0])
+            np.random.set_state(state[1])
+
+
+class _Printed(io.TextIOBase):
+    """A text stream that keeps the first characters and drops the rest."""
+
+    def __init__(self):
+        self.text = ""
+
+    def writable(self):
+        return True
+
+    def write(self, text):
+        if len(self.text) < MAX_PRINTED:
+            self.text = (self.text + text)[:MAX_PRINTED]
+        return len(text)
+
+
+@contextlib.contextmanager
+def captured():
+    """Collect all that is written to stdout and stderr.
+
+    Libraries write to descriptors 1 and 2 behind Python's back, and stock
+    nbgrader gives no points to a test cell with anything on stderr.
+    """
+    printed = _Printed()
+    with (
+        contextlib.redirect_stdout(printed),
+        contextlib.redirect_stderr(printed),
+        tempfile.TemporaryFile() as file,
+    ):
+        saved = {}
+        for descriptor in (1, 2):
+            # A descriptor may be closed, under pythonw for instance.
+            with contextlib.suppress(OSError):
+                saved[descriptor] = os.dup(descriptor)
+                os.dup2(file.fileno(), descriptor)
+        try:
+            yield printed
+        finally:
+            for descriptor, copy in saved.items():
+                os.dup2(copy, descriptor)
+                os.close(copy)
+            file.seek(0)
+            printed.write(file.read(MAX_PRINTED).decode(errors="replace"))
+
+
+@contextlib.contextmanager
+def watched(forbids, calls):
+    """Note in `calls` each forbidden torch call, however it is spelt.
+
+    Patching a name would miss imported names, methods and aten, so the
+    function mode sees Python calls and the dispatch mode what they run.
+    """
+    if not forbids:
+        yield
+        return
+
+    class Functions(TorchFunctionMode):
+        def __torch_function__(self, func, types, args=(), kwargs=None):
+            note(getattr(func, "__name__", ""))
+            if torch._C._functorch.peek_interpreter_stack() is not None:
+                note("torch.func")
+            if torch.autograd.forward_ad._current_level >= 0:
+                note("forward_ad")
+            return func(*args, **(kwargs or {}))
+
+    class Kernels(TorchDispatchMode):
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            note(func.overloadpacket.__name__)
+            return func(*args, **(kwargs or {}))
+
+    def note(name):
+        if name in forbids:
+            calls.add(name)
+
+    with Functions(), Kernels():
+        yield

@@ -1,0 +1,566 @@
+"""The course's promises, kept by a command: `python -m autograder verify`.
+
+Each promise is a function that yields, for a lesson or one exercise, what
+breaks it: sentences that say what to do.
+"""
+
+import ast
+import concurrent.futures
+import dataclasses
+import functools
+import json
+import re
+import sys
+
+import numpy as np
+import torch
+
+from autograder import answers, build
+from autograder.checker import check_visible, look
+from autograder.course import ROOT, released_path
+from autograder.diagnosis import SAME, sketch
+from autograder.exercise import exercises, find, lessons
+from autograder.goldens import golden_is_current
+from autograder.judging import (
+    Standard,
+    failing,
+    failures,
+    fresh_standard,
+    judge,
+    mistake,
+    oracle_observations,
+    visible_standard,
+)
+
+SEEDS = 20  # draws over which a verdict must not change
+DRAWS = 200  # draws over which mistakes named together must stay alike
+NAMED_ALONE = 0.9  # share of a lesson's mistakes
+MAX_GOLDENS = 2**20  # bytes, of all lessons together
+
+
+# Promises about a lesson
+
+
+def names_agree(lesson):
+    """One stem, and the same exercises, in every room."""
+    for room in (
+        f"book/{lesson}.md",
+        f"solutions/{lesson}.py",
+        f"solutions/answers/{lesson}.py",
+        f"autograder/checks/{lesson}.py",
+    ):
+        if not (ROOT / room).exists():
+            yield f"{room} is missing: a lesson has one stem in every room"
+    contents = (ROOT / "_toc.yml").read_text(encoding="utf-8")
+    for page in (f"book/{lesson}", f"solutions/{lesson}"):
+        if page not in contents:
+            yield f"_toc.yml does not list {page}: add it"
+    judged = list(exercises(lesson))
+    told = [
+        cell.metadata["exercise"]
+        for cell in build.read_lesson(lesson)
+        if "exercise" in cell.metadata
+    ]
+    if told != judged:
+        yield (
+            f"solutions/{lesson}.py has the exercises {told}, "
+            f"autograder/checks/{lesson}.py judges {judged}: the same "
+            "names in the same order are due"
+        )
+    for other in lessons():
+        twice = set(judged) & set(exercises(other))
+        if other != lesson and twice:
+            yield f"{lesson} and {other} both have {sorted(twice)}: rename"
+
+
+def answers_are_enough(lesson):
+    """Each exercise has one oracle and at least three wrong answers."""
+    known = answers.load(lesson)
+    names = list(exercises(lesson))
+    where = f"solutions/answers/{lesson}.py"
+    for answer in known:
+        if answer.exercise not in names:
+            yield f"{where} answers {answer.exercise!r}, which is no exercise"
+    for name in names:
+        kinds = [each.kind for each in known if each.exercise == name]
+        if kinds.count("oracle") != 1:
+            yield (
+                f"{name} has {kinds.count('oracle')} oracles in {where}: "
+                "exactly one is due"
+            )
+        if kinds.count("wrong") < 3:
+            yield (
+                f"{name} has {kinds.count('wrong')} wrong answers in "
+                f"{where}: at least three are due"
+            )
+
+
+def generated_is_current(lesson):
+    """What lies in git is what `build` writes."""
+    if not golden_is_current(lesson, build.lesson_goldens(lesson)):
+        yield (
+            f"autograder/goldens/{lesson}.npz is stale: run `make "
+            "exercises` and commit it"
+        )
+    for path, data in build.generated([lesson]).items():
+        if build.SOURCE in path.parents:
+            continue  # made on each machine
+        if not path.exists() or path.read_bytes() != data:
+            state = "stale" if path.exists() else "missing"
+            yield (
+                f"{path.relative_to(ROOT)} is {state}: run `make "
+                "exercises` and commit it"
+            )
+
+
+def stubs_fail(lesson):
+    """Every stub raises NotImplementedError and scores 0."""
+    namespace = {}
+    for cell in _code_cells(released_path(lesson)):
+        if not cell["metadata"].get("nbgrader", {}).get("grade"):
+            exec("".join(cell["source"]), namespace)
+    for name, exercise in exercises(lesson).items():
+        report = check_visible(lesson, exercise, namespace.get(name))
+        if report.points or report.findings[0].property != "attempted":
+            yield (
+                f"the stub of {name} is not recognised as a stub: it must "
+                "raise NotImplementedError as soon as it is used"
+            )
+
+
+def answers_stay_hidden(lesson):
+    """No released notebook or chapter holds a reference, or its import."""
+    bodies = {
+        cell.metadata["exercise"]: _statements(_solution(cell.source))
+        for each in lessons()
+        if build.lesson_path(each).exists()
+        for cell in build.read_lesson(each)
+        if "exercise" in cell.metadata
+    }
+    for path in (released_path(lesson), ROOT / "book" / f"{lesson}.ipynb"):
+        shown = path.relative_to(ROOT)
+        for cell in _code_cells(path):
+            source = _without_magics("".join(cell["source"]))
+            for name in _imports(source):
+                if name.split(".")[0] == "solutions":
+                    yield f"{shown} imports {name}: an edition has no answers"
+            lines = _statements(source)
+            for name, body in bodies.items():
+                if _contains(lines, body):
+                    yield (
+                        f"{shown} holds the reference of {name}: show the "
+                        "idea in another form"
+                    )
+
+
+def checks_hold_no_answers(lesson):
+    """A check imports nothing from solutions; it travels with notebooks."""
+    source = (ROOT / f"autograder/checks/{lesson}.py").read_text("utf-8")
+    for name in _imports(source):
+        if name.split(".")[0] not in (
+            "autograder",
+            "numpy",
+            "torch",
+            "math",
+            "itertools",
+            "functools",
+            "copy",
+        ):
+            yield (
+                f"autograder/checks/{lesson}.py imports {name}: learners "
+                "have torch and numpy only, and answers stay in solutions"
+            )
+
+
+# Promises about an exercise
+
+
+def right_answers_pass(lesson, exercise):
+    """References and right answers get full marks, visible and fresh."""
+    yield from _refusals(
+        lesson, exercise, "the reference", _references(lesson)[exercise.name]
+    )
+    for answer in answers.of(lesson, exercise.name):
+        if answer.kind != "wrong":
+            # An oracle may call what learners may not.
+            free = (
+                dataclasses.replace(exercise, forbids=())
+                if answer.kind == "oracle"
+                else exercise
+            )
+            yield from _refusals(lesson, free, answer.id, answer.object)
+
+
+def _refusals(lesson, exercise, label, object):
+    for where, report in _reports(lesson, exercise, object):
+        if report.points != report.max_points or not report.passed:
+            broken = next(each for each in report.findings if not each.passed)
+            yield (
+                f"{exercise.name}: the right answer {label} gets "
+                f"{report.points:g} of {report.max_points:g} on {where}: "
+                f"{broken.property}. {broken.call} {broken.detail}"
+            )
+            return
+
+
+def wrong_answers_fail(lesson, exercise):
+    """Each wrong answer loses points and is named, whatever the draw."""
+    verdicts = {}
+    for where, reports in _reports_on_mistakes(lesson, exercise):
+        for id, report in reports.items():
+            if report.passed or report.points >= report.max_points:
+                yield (
+                    f"{exercise.name}: the wrong answer {id} gets full marks "
+                    f"on {where}: add an input that shows the mistake"
+                )
+            elif id not in report.hints:
+                named = ", ".join(report.hints) or "nothing"
+                yield (
+                    f"{exercise.name}: {id} is not named on {where}, where "
+                    f"the report names {named}"
+                )
+            verdict = f"{report.points:g} points, {', '.join(report.hints)}"
+            verdicts.setdefault(id, {}).setdefault(verdict, where)
+    for id, told in verdicts.items():
+        if len(told) > 1:
+            shown = "; ".join(f"{told[each]}: {each}" for each in told)
+            yield (
+                f"{exercise.name}: the verdict on {id} depends on the draw "
+                f"({shown}): make the inputs show the mistake always"
+            )
+
+
+def _reports_on_mistakes(lesson, exercise):
+    """(where, {wrong answer: its report}) on visible and on fresh inputs."""
+    wrong = answers.of(lesson, exercise.name, "wrong")
+    yield (
+        "visible inputs",
+        {
+            each.id: check_visible(lesson, exercise, each.object)
+            for each in wrong
+        },
+    )
+    for seed in range(SEEDS):
+        inputs = exercise.fresh_inputs(seed)
+        want = oracle_observations(lesson, exercise, inputs)
+        seen = {each.id: look(exercise, each.object, inputs) for each in wrong}
+        known = {
+            each.id: mistake(
+                exercise, each, seen[each.id]["seen"], want, inputs
+            )
+            for each in wrong
+        }
+        if exercise.features:  # random observations: recognise other ones
+            seen = {
+                each.id: look(exercise, each.object, inputs) for each in wrong
+            }
+        standard = Standard(inputs, want, functools.partial(dict, known))
+        yield (
+            f"seed {seed}",
+            {id: judge(exercise, seen[id], standard) for id in seen},
+        )
+
+
+def empty_answers_get_nothing(lesson, exercise):
+    """Zeros, and a copy of the input, score 0."""
+    if exercise.kind != "function":
+        return
+    (oracle,) = (
+        each.object
+        for each in answers.of(lesson, exercise.name)
+        if each.kind == "oracle"
+    )
+    for label, object in (
+        (
+            "an answer of zeros",
+            lambda *args, **kwargs: _zeros(oracle(*args, **kwargs)),
+        ),
+        (
+            "a copy of the first argument",
+            lambda *args, **kwargs: _copied(args[0]),
+        ),
+    ):
+        report = check_visible(lesson, exercise, object)
+        if report.points:
+            yield (
+                f"{exercise.name}: {label} gets {report.points:g} points: "
+                "make a property of ordinary values a gate"
+            )
+
+
+def properties_are_needed(lesson, exercise):
+    """A property that alone catches no mistake says why it is there."""
+    alone = {
+        name
+        for names in matrix(lesson, exercise).values()
+        if len(names) == 1
+        for name in names
+    }
+    for part in exercise.properties:
+        if part.name not in alone and not part.because:
+            yield (
+                f"{exercise.name}: the property {part.name!r} is sole "
+                "catcher of no wrong answer: add one, or a because="
+            )
+
+
+def mistakes_alike(lesson, exercise):
+    """Mistakes named together cannot be told apart by any of 200 draws."""
+    objects = {
+        each.id: each.object for each in answers.of(lesson, exercise.name)
+    }
+    for one, other in sorted(_pairs(lesson, exercise)):
+        for seed in range(DRAWS):
+            standard = fresh_standard(lesson, exercise, seed)
+            sketches = [
+                sketch(
+                    exercise,
+                    look(exercise, objects[name], standard.inputs)["seen"],
+                )
+                for name in (one, other)
+            ]
+            far = np.linalg.norm(sketches[0] - sketch(exercise, standard.want))
+            if np.linalg.norm(sketches[0] - sketches[1]) > SAME * far:
+                yield (
+                    f"{exercise.name}: {one} and {other} are named "
+                    f"together, but seed {seed} tells them apart: choose "
+                    "inputs that always do"
+                )
+                break
+
+
+def _pairs(lesson, exercise):
+    standard = visible_standard(lesson, exercise)
+    for answer in answers.of(lesson, exercise.name):
+        if answer.kind == "wrong":
+            observation = look(exercise, answer.object, standard.inputs)
+            for name in judge(exercise, observation, standard).hints:
+                if name > answer.id:
+                    yield answer.id, name
+
+
+# Promises about the course
+
+
+def most_mistakes_are_named_alone():
+    """At least nine in ten of a lesson's mistakes are named alone."""
+    for lesson in lessons():
+        alone = []
+        for exercise in exercises(lesson).values():
+            shared = {
+                name for pair in _pairs(lesson, exercise) for name in pair
+            }
+            alone += [
+                each.id not in shared
+                for each in answers.of(lesson, exercise.name)
+                if each.kind == "wrong"
+            ]
+        if sum(alone) < NAMED_ALONE * len(alone):
+            yield (
+                f"{lesson}: only {sum(alone)} of {len(alone)} mistakes "
+                "are named alone: choose inputs that tell them apart"
+            )
+
+
+def goldens_stay_small():
+    """All goldens together weigh less than 1 MiB."""
+    total = sum(
+        path.stat().st_size
+        for path in (ROOT / "autograder" / "goldens").glob("*.npz")
+    )
+    if total > MAX_GOLDENS:
+        yield f"goldens weigh {total:,} bytes: make inputs smaller"
+
+
+def readme_is_current():
+    """The README's table of lessons is what `build` writes."""
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    if build.readme(text) != text:
+        yield "README.md's table of lessons is stale: run `make exercises`"
+
+
+OF_LESSONS = (
+    names_agree,
+    answers_are_enough,
+    generated_is_current,
+    stubs_fail,
+    answers_stay_hidden,
+    checks_hold_no_answers,
+)
+OF_EXERCISES = (
+    right_answers_pass,
+    wrong_answers_fail,
+    empty_answers_get_nothing,
+    properties_are_needed,
+    mistakes_alike,
+)
+OF_COURSE = (
+    most_mistakes_are_named_alone,
+    goldens_stay_small,
+    readme_is_current,
+)
+
+
+def main(only=(), show_matrix=False):
+    """Check every promise; print what breaks it.
+
+    only: lessons or exercises to look at, by default everything
+    returns: the number of broken promises
+    """
+    unknown = [
+        name for name in only if name not in lessons() and not find(name)
+    ]
+    if unknown:
+        print(
+            f"{unknown[0]} is neither a lesson nor an exercise; the "
+            f"lessons are {', '.join(lessons())}"
+        )
+        return 1
+    if show_matrix:
+        _print_matrix(only)
+        return 0
+    torch.set_num_threads(1)
+    jobs = [
+        (promise.__name__, (lesson,))
+        for lesson in lessons()
+        if not only or lesson in only
+        for promise in OF_LESSONS
+    ]
+    jobs += [
+        (promise.__name__, (name,))
+        for _, name in _chosen(only)
+        for promise in OF_EXERCISES
+    ]
+    if not only:
+        jobs += [(promise.__name__, ()) for promise in OF_COURSE]
+    broken = 0
+    with concurrent.futures.ProcessPoolExecutor() as pool:
+        for done, told in enumerate(
+            pool.map(_kept, *zip(*jobs, strict=True)), start=1
+        ):
+            print(
+                f"\r{done} of {len(jobs)} promises",
+                end="",
+                file=sys.stderr,
+                flush=True,
+            )
+            for text in told:
+                print(f"\r✗ {text}")
+            broken += bool(told)
+    print(file=sys.stderr)
+    print(f"{len(jobs) - broken} promises kept, {broken} broken")
+    return broken
+
+
+def _chosen(only):
+    for lesson in lessons():
+        for name in exercises(lesson):
+            if not only or lesson in only or name in only:
+                yield lesson, name
+
+
+def _kept(name, args):
+    promise = globals()[name]
+    try:
+        return list(promise(*find(*args) if promise in OF_EXERCISES else args))
+    except Exception as error:  # a broken file breaks its promises only
+        return [f"{name}, {', '.join(args)}: {type(error).__name__}: {error}"]
+
+
+def matrix(lesson, exercise):
+    """{wrong answer: the properties that it fails} on visible inputs."""
+    standard = visible_standard(lesson, exercise)
+    caught = {}
+    for answer in answers.of(lesson, exercise.name):
+        if answer.kind == "wrong":
+            seen = look(exercise, answer.object, standard.inputs)["seen"]
+            caught[answer.id] = failing(
+                failures(exercise, seen, standard.want, standard.inputs)
+            )
+    return caught
+
+
+def _print_matrix(only):
+    for lesson, name in _chosen(only):
+        print(f"{lesson} {name}")
+        caught = matrix(lesson, exercises(lesson)[name])
+        for id, names in caught.items():
+            print(f"  {id:44} {', '.join(names)}")
+
+
+def _reports(lesson, exercise, object):
+    """(where, report) on the visible inputs and on fresh ones."""
+    yield "visible inputs", check_visible(lesson, exercise, object)
+    for seed in range(SEEDS):
+        standard = fresh_standard(lesson, exercise, seed)
+        observation = look(exercise, object, standard.inputs)
+        yield f"seed {seed}", judge(exercise, observation, standard)
+
+
+@functools.cache
+def _references(lesson):
+    path = ROOT / "solutions" / f"{lesson}.py"
+    namespace = {"__name__": f"solutions.{lesson}"}
+    exec(compile(path.read_text(encoding="utf-8"), path, "exec"), namespace)
+    return namespace
+
+
+def _zeros(value):
+    if isinstance(value, torch.Tensor):
+        return torch.zeros_like(value)
+    if isinstance(value, np.ndarray):
+        return np.zeros_like(value)
+    if isinstance(value, list | tuple):
+        return [_zeros(part) for part in value]
+    if isinstance(value, dict):
+        return {key: _zeros(part) for key, part in value.items()}
+    return type(value)() if isinstance(value, int | float) else value
+
+
+def _copied(value):
+    if isinstance(value, torch.Tensor):
+        return value.clone()
+    return np.array(value) if isinstance(value, np.ndarray) else value
+
+
+def _code_cells(path):
+    cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
+    return [cell for cell in cells if cell["cell_type"] == "code"]
+
+
+def _solution(source):
+    return "\n".join(
+        re.findall(
+            r"### BEGIN SOLUTION\n(.*?)### END SOLUTION", source, re.DOTALL
+        )
+    )
+
+
+def _statements(source):
+    """Lines of code without layout and comments."""
+    lines = (re.sub(r"\s+|#.*", "", line) for line in source.split("\n"))
+    return [line for line in lines if line]
+
+
+def _contains(lines, body):
+    # One line such as `return x` is no answer.
+    return len(body) > 1 and any(
+        lines[start : start + len(body)] == body
+        for start in range(len(lines) - len(body) + 1)
+    )
+
+
+def _without_magics(source):
+    return "\n".join(
+        line
+        for line in source.split("\n")
+        if not line.lstrip().startswith(("%", "!"))
+    )
+
+
+def _imports(source):
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            yield node.module or ""
