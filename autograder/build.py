@@ -102,7 +102,10 @@ def _announced(cell, about, exercise):
         f"· {points_text(exercise.points)}*"
     ]
     if exercise.forbids:
-        names = ", ".join(f"`{name}`" for name in exercise.forbids)
+        # aten's own names, with an underscore, mean nothing to a learner.
+        names = ", ".join(
+            f"`{name}`" for name in exercise.forbids if name[0] != "_"
+        )
         lines.append(
             "*Not allowed here, in any spelling, since it would be the "
             f"answer: {names}.*"

@@ -127,10 +127,11 @@ def diagnose(exercise, seen, want, failing, mistakes):
         for name, mistake in mistakes.items()
         if _angle(seen - want, mistake.sketch - want) < PARALLEL
     ]
+    # That an answer does not run at all says nothing of why.
     alike = [
         name
         for name, mistake in mistakes.items()
-        if mistake.pattern == tuple(failing)
+        if mistake.pattern == tuple(failing) != ("runs",)
     ]
     return next((names for names in (parallel, alike) if len(names) == 1), [])
 

@@ -57,7 +57,8 @@ def draw(rng, shapes, scale=0.5):
 def call_modules(answer, inputs, scripts=None):
     """Build, look, load, call: once a case.
 
-    The first case of each way of building is looked at, and called again.
+    The first case of each way of building is looked at, and the first case
+    of all is called again.
 
     scripts: {case: script(module, case)}; such a case's result is what its
         script returns, which may use the loaded module in any way
@@ -70,12 +71,12 @@ def call_modules(answer, inputs, scripts=None):
     for name, one in inputs.items():
         how = one["build"], one["weights"] is None, one["meta"]
         script = (scripts or {}).get(name)
-        seen[name] = _one(answer, one, script, how not in known)
+        seen[name] = _one(answer, one, script, how not in known, not known)
         known.append(how)
     return seen
 
 
-def _one(answer, one, script, first):
+def _one(answer, one, script, look, twice):
     args, kwargs = one["build"]
     try:
         with torch.device("meta" if one["meta"] else "cpu"):
@@ -89,7 +90,7 @@ def _one(answer, one, script, first):
             )
         }
     seen = {}
-    if first:
+    if look:
         seen["built"] = look_at(module, stats=one["weights"] is None)
     if one["meta"]:
         count = sum(value.numel() for value in module.parameters())
@@ -111,7 +112,7 @@ def _one(answer, one, script, first):
         text = f"the class has no method {one['method']}"
         return {**seen, "out": Raised("AttributeError", (), text)}
     seen |= call(target, one, to_tensor, tracked)
-    if first and not isinstance(seen["out"], Raised):
+    if twice and not isinstance(seen["out"], Raised):
         seen["again"] = call(target, {**one, "upstream": None}, to_tensor)[
             "out"
         ]
@@ -209,6 +210,7 @@ def of_modules(*properties, twins=True):
         Property(
             "same again",
             _again,
+            because="a module that remembers passes every single call",
             says=(
                 "In eval mode a second call with the same input gives "
                 "something else: the module keeps something from one call to "

@@ -216,7 +216,7 @@ def form_difference(seen, want):
             return next(
                 filter(None, (form_difference(*p) for p in parts)), None
             )
-        return f"{len(seen)} values came back where {len(want)} are due"
+        return f"{len(seen)} values came back; expected {len(want)}"
     elif isinstance(want, dict) and isinstance(seen, dict):
         if set(seen) == set(want):
             return next(
@@ -228,7 +228,7 @@ def form_difference(seen, want):
             )
     elif type(seen) is type(want):
         return None
-    return f"{describe(seen)} came back where {describe(want)} is due"
+    return f"{describe(seen)} came back; expected {describe(want)}"
 
 
 def value_difference(seen, want, tol, floor=1.0):
@@ -244,7 +244,7 @@ def value_difference(seen, want, tol, floor=1.0):
     elif isinstance(want, str | bool | None | Thing | Raised):
         if seen == want:
             return None
-        return f"{describe(seen)} came back where {describe(want)} is due"
+        return f"{describe(seen)} came back; expected {describe(want)}"
     else:
         return _number_difference(_numbers(seen), _numbers(want), tol, floor)
     found = (value_difference(*pair, tol, floor) for pair in pairs)
@@ -272,4 +272,4 @@ def _number_difference(seen, want, tol, floor):
         got, due = f"{seen[where]:.{digits}g}", f"{want[where]:.{digits}g}"
         if got != due:
             break
-    return f"{place}{got} came back where {due} is due"
+    return f"{place}{got} came back; expected {due}"

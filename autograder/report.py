@@ -8,7 +8,7 @@ import numpy as np
 
 SHOWN = 8  # numbers of an array that are written out in a call
 
-GREEN, RED, GREY, BLUE = "#1a7f37", "#cf222e", "#6e7781", "#0969da"
+GREEN, RED, GREY, BLUE = "#1f883d", "#cf222e", "#6e7781", "#0969da"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -153,8 +153,8 @@ def _card(report):
         "margin:.3em 0;line-height:1.45;font-size:14px'>"
         "<div style='display:flex;flex-wrap:wrap;gap:.4em 1em;"
         "align-items:baseline'>"
-        f"<code style='font-weight:600;font-size:15px;background:none'>"
-        f"{html.escape(report.exercise)}</code>"
+        "<span style='font-family:ui-monospace,monospace;font-weight:600;"
+        f"font-size:15px'>{html.escape(report.exercise)}</span>"
         f"<span>{score_text(report)}</span></div>"
         "<div style='height:4px;border-radius:2px;margin:.4em 0 .5em;"
         "background:rgba(128,128,128,.25)' aria-hidden='true'>"

@@ -35,6 +35,7 @@ from autograder.judging import (
 SEEDS = 20  # draws over which a verdict must not change
 DRAWS = 200  # draws over which mistakes named together must stay alike
 NAMED_ALONE = 0.9  # share of a lesson's mistakes
+TRAVELS = {"autograder", "numpy", "torch", *sys.stdlib_module_names}
 MAX_GOLDENS = 2**20  # bytes, of all lessons together
 
 
@@ -157,15 +158,7 @@ def checks_hold_no_answers(lesson):
     """A check imports nothing from solutions; it travels with notebooks."""
     source = (ROOT / f"autograder/checks/{lesson}.py").read_text("utf-8")
     for name in _imports(source):
-        if name.split(".")[0] not in (
-            "autograder",
-            "numpy",
-            "torch",
-            "math",
-            "itertools",
-            "functools",
-            "copy",
-        ):
+        if name.split(".")[0] not in TRAVELS:
             yield (
                 f"autograder/checks/{lesson}.py imports {name}: learners "
                 "have torch and numpy only, and answers stay in solutions"
@@ -514,7 +507,7 @@ def _zeros(value):
         return [_zeros(part) for part in value]
     if isinstance(value, dict):
         return {key: _zeros(part) for key, part in value.items()}
-    return type(value)() if isinstance(value, int | float) else value
+    return type(value)() if isinstance(value, int | float | str) else value
 
 
 def _copied(value):
