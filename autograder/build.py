@@ -17,7 +17,7 @@ import nbformat
 from nbformat.v4 import new_code_cell
 from traitlets.config.loader import PyFileConfigLoader
 
-from autograder.course import ROOT, released_path, stamp
+from autograder.course import ROOT, released_path, repository, stamp
 from autograder.exercise import exercises, lessons
 from autograder.goldens import (
     golden_bytes,
@@ -53,8 +53,14 @@ def read_lesson(lesson):
 def source_notebook(lesson):
     """The lesson with references and hidden checks, as nbgrader takes it."""
     known, listed = exercises(lesson), []
-    cells = [setup_cell("exercises")]
-    for cell in read_lesson(lesson):
+    first, *others = read_lesson(lesson)
+    if not first.source.startswith("# "):
+        raise SourceError(
+            f"solutions/{lesson}.py must begin with a Markdown cell that has "
+            "the lesson's title: '# Title'."
+        )
+    cells = [_given(first, lesson), setup_cell("exercises")]
+    for cell in others:
         name = cell.metadata.get("exercise")
         if name is None:
             cells.append(_given(cell, lesson))
@@ -68,13 +74,13 @@ def source_notebook(lesson):
         exercise = known[name]
         listed.append(_announced(cells[-1], cell.metadata, exercise))
         cells += [_answer_cell(cell.source, name), _check_cell(exercise)]
-    title = cells[1].source.partition("\n")[0].removeprefix("# ")
+    title = first.source.partition("\n")[0].removeprefix("# ")
     return notebook(cells, lesson, {"title": title, "exercises": listed})
 
 
 def _given(cell, lesson):
     if cell.cell_type == "markdown":
-        return markdown_cell(cell.source)
+        return markdown_cell(_linked(cell.source))
     name = cell.metadata.get("provided")
     if not name:
         raise SourceError(
@@ -83,6 +89,12 @@ def _given(cell, lesson):
             f'provided="…". It begins with {cell.source[:60]!r}.'
         )
     return marked(new_code_cell(cell.source), name, locked=True)
+
+
+def _linked(text):
+    """Links from solutions/ to the book, as they go from exercises/."""
+    book = f"{repository()}/blob/main/book" if repository() else "../../book"
+    return text.replace("](../book/", f"]({book}/")
 
 
 def _announced(cell, about, exercise):

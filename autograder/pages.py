@@ -52,7 +52,7 @@ def colab_edition(path):
     raises SourceError: it uses a directive or a role that has no plain form
     """
     made = jupytext.reads(path.read_text(encoding="utf-8"), fmt="md:myst")
-    cells = [setup_cell("book")]
+    cells = []
     for cell in made.cells:
         if cell.cell_type == "markdown":
             cells.append(markdown_cell(plain_markdown(cell.source, path)))
@@ -68,6 +68,7 @@ def colab_edition(path):
         if caption:
             text = plain_markdown(caption.strip(), path)
             cells.append(markdown_cell(f"*Figure.* {text}"))
+    cells.insert(1, setup_cell("book"))  # below the title
     return notebook(
         cells,
         path.stem,
