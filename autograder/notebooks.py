@@ -1,5 +1,6 @@
 """Notebooks of the course: how they are stamped and how cells are marked."""
 
+import collections
 import hashlib
 import re
 import textwrap
@@ -19,6 +20,11 @@ def notebook(cells, lesson, about=None, **metadata):
 
     about: what else the stamp says, such as title and exercises
     """
+    ids = collections.Counter()
+    for cell in cells:
+        ids[cell.id] += 1
+        if ids[cell.id] > 1:  # cells with the same text
+            cell.id += f"-{ids[cell.id]}"
     return new_notebook(
         cells=cells,
         metadata={
@@ -41,8 +47,13 @@ def notebook(cells, lesson, about=None, **metadata):
 def markdown_cell(source):
     """A text cell whose id follows from its text."""
     cell = new_markdown_cell(source)
-    cell.id = "text-" + hashlib.sha256(source.encode()).hexdigest()[:12]
+    cell.id = id_from("text", source)
     return cell
+
+
+def id_from(kind, source):
+    """A cell's id that follows from its text, so that others do not move."""
+    return f"{kind}-{hashlib.sha256(source.encode()).hexdigest()[:12]}"
 
 
 def marked(

@@ -10,6 +10,7 @@ from nbformat.v4 import new_code_cell
 
 from autograder.notebooks import (
     SourceError,
+    id_from,
     markdown_cell,
     notebook,
     setup_cell,
@@ -57,11 +58,10 @@ def colab_edition(path):
         if cell.cell_type == "markdown":
             cells.append(markdown_cell(plain_markdown(cell.source, path)))
             continue
-        number = sum(each.cell_type == "code" for each in cells)
-        cell.id = f"code-{number}"
+        cell.id = id_from("code", cell.source)
         tags = cell.metadata.get("tags", [])
         mystnb = cell.metadata.pop("mystnb", {})
-        if "hide-input" in tags:
+        if {"hide-input", "remove-input"} & set(tags):
             cell.metadata["cellView"] = "form"
         cells.append(cell)
         caption = mystnb.get("figure", {}).get("caption")
