@@ -188,9 +188,9 @@ def notebook_bytes(made):
 def lesson_goldens(lesson):
     """The entries of the lesson's file of goldens."""
     entries = {}
-    for name, exercise in exercises(lesson).items():
+    for exercise in exercises(lesson).values():
         standard = live_standard(lesson, exercise, exercise.visible_inputs())
-        entries |= golden_entries(name, standard.want, standard.mistakes())
+        entries |= golden_entries(exercise, standard.want, standard.mistakes())
     return entries
 
 

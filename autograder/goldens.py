@@ -1,14 +1,16 @@
 """What visible inputs lead to, stored so that learners need no answers.
 
 One npz file a lesson, without pickle, written by `build`. For an exercise
-NAME: `NAME` is the skeleton of the oracle's observations and `NAME.0`,
-`NAME.1`, … their arrays; `NAME.mistakes` holds the hints and patterns of the
-known mistakes and `NAME.sketches` their sketches, row by row.
+NAME: `NAME` is the skeleton of the oracle's observations with the dtypes and
+shapes of their arrays, `NAME.data` the arrays' bytes, one after the other;
+`NAME.mistakes` holds the hints and patterns of the known mistakes and
+`NAME.sketches` how far their sketches are from the oracle's, row by row.
 """
 
 import functools
 import io
 import json
+import math
 import pathlib
 import zipfile
 
@@ -54,29 +56,34 @@ def read_golden(lesson, name):
             f"{name} has no stored result in autograder/goldens/"
             f"{lesson}.npz: run `make exercises` to write it."
         )
+    want = _tree(name, stored)
     known = json.loads(_text(stored[f"{name}.mistakes"]))
-    sketches = stored[f"{name}.sketches"]
+    rows = sketch(exercises(lesson)[name], want) + stored[f"{name}.sketches"]
     mistakes = {
         id: Mistake(hint, row, tuple(pattern))
-        for (id, (hint, pattern)), row in zip(
-            known.items(), sketches, strict=True
-        )
+        for (id, (hint, pattern)), row in zip(known.items(), rows, strict=True)
     }
-    return _tree(name, stored), mistakes
+    return want, mistakes
 
 
-def golden_entries(name, want, mistakes):
+def golden_entries(exercise, want, mistakes):
     """The entries of one exercise in its lesson's file."""
     skeleton, arrays = pack(want)
+    forms = [[array.dtype.str, array.shape] for array in arrays]
     known = {
         id: [mistake.hint, mistake.pattern] for id, mistake in mistakes.items()
     }
-    rows = [mistake.sketch for mistake in mistakes.values()]
+    # Differences need no more digits than float32 has, sketches would.
+    centre = sketch(exercise, want)
+    rows = [mistake.sketch - centre for mistake in mistakes.values()]
+    name = exercise.name
     return {
-        name: _bytes(skeleton),
-        **{f"{name}.{index}": array for index, array in enumerate(arrays)},
+        name: _bytes(json.dumps([skeleton, forms])),
+        f"{name}.data": np.frombuffer(
+            b"".join(array.tobytes() for array in arrays), np.uint8
+        ),
         f"{name}.mistakes": _bytes(json.dumps(known)),
-        f"{name}.sketches": np.array(rows).reshape(-1, SIZE),
+        f"{name}.sketches": np.array(rows, np.float32).reshape(-1, SIZE),
     }
 
 
@@ -122,19 +129,19 @@ def _same_entries(exercise, stored, entries):
         return False
     # A mistake may draw random numbers. It stays the same as long as the
     # stored sketch recognises it.
-    far = np.linalg.norm(
-        entries[f"{name}.sketches"] - sketch(exercise, want), axis=1
-    )
-    moved = np.linalg.norm(
-        entries[f"{name}.sketches"] - stored[f"{name}.sketches"], axis=1
-    )
-    return bool((moved < NEARER * far).all())
+    old, now = (each[f"{name}.sketches"] for each in (stored, entries))
+    moved = np.linalg.norm(now - old, axis=1)
+    return bool((moved < NEARER * np.linalg.norm(now, axis=1)).all())
 
 
 def _tree(name, source):
-    count = sum(key.startswith(f"{name}.") for key in source) - 2
-    arrays = [source[f"{name}.{index}"] for index in range(count)]
-    return unpack(_text(source[name]), arrays)
+    skeleton, forms = json.loads(_text(source[name]))
+    data, arrays = source[f"{name}.data"].tobytes(), []
+    for dtype, shape in forms:
+        size = math.prod(shape) * np.dtype(dtype).itemsize
+        arrays.append(np.frombuffer(data[:size], dtype).reshape(shape))
+        data = data[size:]
+    return unpack(skeleton, arrays)
 
 
 def _bytes(text):
