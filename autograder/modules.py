@@ -199,6 +199,7 @@ def of_modules(*properties, twins=True):
             "parameter names",
             _names,
             gate=True,
+            because="weights are loaded by name",
             says=(
                 "The check loads weights by the documented names: rename "
                 "yours to the ones that the docstring lists."
@@ -222,6 +223,7 @@ def of_modules(*properties, twins=True):
                 Property(
                     "layers start different",
                     _twins,
+                    because="no output shows it before training",
                     says=(
                         "Two parameters start with the very same random "
                         "values, so they can never learn different things: "
