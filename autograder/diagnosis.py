@@ -22,6 +22,8 @@ NEARER = 0.05
 # Errors in the same places and proportions differ by this angle at most; they
 # come from one mistake with another constant (an epsilon, a fill).
 PARALLEL = 0.05
+# More causes than this, read off a part of the observations, help nobody.
+MOST_NAMED = 3
 # Sketches this near, relative to their distance from what is expected, are
 # the same behaviour.
 SAME = 1e-6
@@ -31,11 +33,14 @@ SAME = 1e-6
 class Mistake:
     """What is known of a wrong answer on one set of inputs.
 
+    sketch: of all that it shows there
+    first: sketch of what the first property that it fails reads
     pattern: names of the properties that it fails
     """
 
     hint: str
     sketch: np.ndarray
+    first: np.ndarray
     pattern: tuple[str, ...]
 
 
@@ -102,44 +107,77 @@ def _leaves(node, path):
         yield path, "number", np.array([float(node)])
 
 
+def first_read(exercise, seen, failing):
+    """The part of observations that the first failing property reads.
+
+    An answer with two mistakes shows one of them by itself there.
+    """
+    cases = next(
+        (
+            part.cases
+            for part in exercise.properties
+            if part.name in failing and part.cases
+        ),
+        (),
+    )
+    if exercise.features is not None or not isinstance(seen, dict):
+        return {}
+    return {name: seen.get(name) for name in cases}
+
+
 def diagnose(exercise, seen, want, failing, mistakes):
     """Ids of the mistakes that a wrong answer makes; several if alike.
 
     failing: names of the properties that the answer fails
     """
-    if not mistakes:
-        return []
-    seen, want = sketch(exercise, seen), sketch(exercise, want)
-    far = np.linalg.norm(seen - want)
-    distances = {
-        name: np.linalg.norm(seen - mistake.sketch)
-        for name, mistake in mistakes.items()
+    whole = {id: mistake.sketch for id, mistake in mistakes.items()}
+    here, there = sketch(exercise, seen), sketch(exercise, want)
+    named = _nearest(here, there, whole)
+    if named:
+        return named
+    rivals = {
+        id: mistake.first
+        for id, mistake in mistakes.items()
+        if mistake.pattern[:1] == failing[:1]
     }
-    nearest = min(distances.values())
-    if nearest < NEARER * far:
-        return [
-            name
-            for name, distance in distances.items()
-            if distance <= nearest + SAME * far
-        ]
+    parts = [first_read(exercise, each, failing) for each in (seen, want)]
+    named = parts[0] and _nearest(
+        *(sketch(exercise, part) for part in parts), rivals
+    )
+    if named and len(named) <= MOST_NAMED:
+        return named
     parallel = [
-        name
-        for name, mistake in mistakes.items()
-        if _angle(seen - want, mistake.sketch - want) < PARALLEL
+        id
+        for id in whole
+        if _angle(here - there, whole[id] - there) < PARALLEL
     ]
     # That an answer does not run at all says nothing of why.
     alike = [
-        name
-        for name, mistake in mistakes.items()
-        if mistake.pattern == tuple(failing) != ("runs",)
+        id
+        for id, mistake in mistakes.items()
+        if mistake.pattern == failing != ("runs",)
     ]
     return next((names for names in (parallel, alike) if len(names) == 1), [])
 
 
+def _nearest(here, there, sketches):
+    """Ids of the sketches far nearer to `here` than `there` is, if any."""
+    far = np.linalg.norm(here - there)
+    distances = {
+        id: np.linalg.norm(here - each) for id, each in sketches.items()
+    }
+    nearest = min(distances.values(), default=np.inf)
+    if nearest >= NEARER * far:
+        return []
+    return [
+        id
+        for id, distance in distances.items()
+        if distance <= nearest + SAME * far
+    ]
+
+
 def _angle(one, other):
     lengths = np.linalg.norm(one) * np.linalg.norm(other)
-    return (
-        np.arccos(np.clip(one @ other / lengths, -1, 1))
-        if lengths
-        else (np.inf)
-    )
+    if not lengths:
+        return np.inf
+    return np.arccos(np.clip(one @ other / lengths, -1, 1))

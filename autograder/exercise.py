@@ -48,6 +48,7 @@ class Property:
     because: the reason of its tolerance or, if no mistake needs it, of itself
     gate: whether nothing at all is earned where it fails
     needs: properties without which this one is meaningless
+    cases: names of the inputs that it reads; () where it reads more
     """
 
     name: str
@@ -57,6 +58,7 @@ class Property:
     because: str = ""
     gate: bool = False
     needs: tuple[str, ...] = ()
+    cases: tuple[str, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -209,7 +211,7 @@ def values(
     part: "out", or "grads"
     """
     judge = functools.partial(_values, cases, part, tol, floor)
-    return Property(name, judge, says, points, because, gate, needs)
+    return Property(name, judge, says, points, because, gate, needs, cases)
 
 
 def _values(cases, part, tol, floor, seen, want, inputs):
@@ -237,7 +239,7 @@ def refuses(name, *cases, says, points=0, mentions=()):
     mentions: pieces of text that the message must hold
     """
     judge = functools.partial(_refuses, cases, mentions)
-    return Property(name, judge, says, points)
+    return Property(name, judge, says, points, cases=cases)
 
 
 def _refuses(cases, mentions, seen, want, inputs):

@@ -4,7 +4,7 @@ One npz file a lesson, without pickle, written by `build`. For an exercise
 NAME: `NAME` is the skeleton of the oracle's observations with the dtypes and
 shapes of their arrays, `NAME.data` the arrays' bytes, one after the other;
 `NAME.mistakes` holds the hints and patterns of the known mistakes and
-`NAME.sketches` how far their sketches are from the oracle's, row by row.
+`NAME.sketches` how far their two sketches are from the oracle's.
 """
 
 import functools
@@ -16,7 +16,13 @@ import zipfile
 
 import numpy as np
 
-from autograder.diagnosis import NEARER, SIZE, Mistake, sketch
+from autograder.diagnosis import (
+    NEARER,
+    SIZE,
+    Mistake,
+    first_read,
+    sketch,
+)
 from autograder.exercise import exercises
 from autograder.observations import (
     form_difference,
@@ -58,12 +64,20 @@ def read_golden(lesson, name):
         )
     want = _tree(name, stored)
     known = json.loads(_text(stored[f"{name}.mistakes"]))
-    rows = sketch(exercises(lesson)[name], want) + stored[f"{name}.sketches"]
-    mistakes = {
-        id: Mistake(hint, row, tuple(pattern))
-        for (id, (hint, pattern)), row in zip(known.items(), rows, strict=True)
-    }
+    exercise = exercises(lesson)[name]
+    mistakes = {}
+    for (id, (hint, pattern)), rows in zip(
+        known.items(), stored[f"{name}.sketches"], strict=True
+    ):
+        whole, first = rows + _centres(exercise, want, pattern)
+        mistakes[id] = Mistake(hint, whole, first, tuple(pattern))
     return want, mistakes
+
+
+def _centres(exercise, want, pattern):
+    """Sketches of what the oracle shows, where a mistake is compared."""
+    first = first_read(exercise, want, pattern)
+    return np.stack([sketch(exercise, want), sketch(exercise, first)])
 
 
 def golden_entries(exercise, want, mistakes):
@@ -74,8 +88,11 @@ def golden_entries(exercise, want, mistakes):
         id: [mistake.hint, mistake.pattern] for id, mistake in mistakes.items()
     }
     # Differences need no more digits than float32 has, sketches would.
-    centre = sketch(exercise, want)
-    rows = [mistake.sketch - centre for mistake in mistakes.values()]
+    rows = [
+        np.stack([each.sketch, each.first])
+        - _centres(exercise, want, each.pattern)
+        for each in mistakes.values()
+    ]
     name = exercise.name
     return {
         name: _bytes(json.dumps([skeleton, forms])),
@@ -83,7 +100,7 @@ def golden_entries(exercise, want, mistakes):
             b"".join(array.tobytes() for array in arrays), np.uint8
         ),
         f"{name}.mistakes": _bytes(json.dumps(known)),
-        f"{name}.sketches": np.array(rows, np.float32).reshape(-1, SIZE),
+        f"{name}.sketches": np.array(rows, np.float32).reshape(-1, 2, SIZE),
     }
 
 
@@ -130,8 +147,10 @@ def _same_entries(exercise, stored, entries):
     # A mistake may draw random numbers. It stays the same as long as the
     # stored sketch recognises it.
     old, now = (each[f"{name}.sketches"] for each in (stored, entries))
-    moved = np.linalg.norm(now - old, axis=1)
-    return bool((moved < NEARER * np.linalg.norm(now, axis=1)).all())
+    if old.shape != now.shape:
+        return False
+    moved = np.linalg.norm(now[:, 0] - old[:, 0], axis=1)
+    return bool((moved < NEARER * np.linalg.norm(now[:, 0], axis=1)).all())
 
 
 def _tree(name, source):

@@ -5,7 +5,7 @@ import functools
 from collections.abc import Callable
 
 from autograder import answers
-from autograder.diagnosis import Mistake, diagnose, sketch
+from autograder.diagnosis import Mistake, diagnose, first_read, sketch
 from autograder.exercise import Failure, not_attempted, trouble
 from autograder.goldens import read_golden
 from autograder.observations import Raised
@@ -75,8 +75,13 @@ def oracle_observations(lesson, exercise, inputs):
 
 def mistake(exercise, answer, seen, want, inputs):
     """What is known of a wrong answer, from what it shows on the inputs."""
-    results = failures(exercise, seen, want, inputs)
-    return Mistake(answer.hint, sketch(exercise, seen), failing(results))
+    pattern = failing(failures(exercise, seen, want, inputs))
+    return Mistake(
+        answer.hint,
+        sketch(exercise, seen),
+        sketch(exercise, first_read(exercise, seen, pattern)),
+        pattern,
+    )
 
 
 def failures(exercise, seen, want, inputs):
