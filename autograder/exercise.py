@@ -86,7 +86,7 @@ class Exercise:
     @property
     def points(self):
         """The most that an answer can earn."""
-        return sum(part.points for part in self.properties)
+        return round(sum(part.points for part in self.properties), 2)
 
     def visible_inputs(self):
         """The inputs that every learner's check uses."""

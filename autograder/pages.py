@@ -23,7 +23,7 @@ ADMONITIONS = {
     "important": "Important",
 }
 FENCE = re.compile(r"^(?P<marks>`{3,}|:{3,})\{(?P<name>[^}]+)\} *(?P<arg>.*)$")
-ROLE = re.compile(r"\{(?P<name>[a-z:]+)\}`(?P<body>[^`]+)`")
+ROLE = re.compile(r"\{(?P<name>[a-z:-]+)\}`(?P<body>[^`]+)`")
 LABEL = re.compile(r"^\([\w-]+\)=$")
 
 

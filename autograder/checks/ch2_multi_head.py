@@ -86,6 +86,7 @@ split_heads = Exercise(
             "any dtype",
             "float32",
             "whole numbers",
+            because="heads of integer and half tensors are split as well",
             says=("Only places change here: the dtype and the numbers stay."),
         ),
         values(
@@ -159,6 +160,7 @@ merge_heads = Exercise(
             "any dtype",
             "float32",
             "whole numbers",
+            because="heads of integer and half tensors are split as well",
             says=("Only places change here: the dtype and the numbers stay."),
         ),
         values(
