@@ -37,9 +37,7 @@ def two_lookups(values, wanted):
     near = values[0] + share * edge
     axes[0].plot(*near, "o", color=style.GREEN)
     axes[0].plot(*np.array([near, wanted]).T, ":", color=style.GREY)
-    axes[0].annotate(
-        "best", near, (6, -14), textcoords="offset points"
-    )
+    axes[0].annotate("best", near, (6, -14), textcoords="offset points")
     return fig
 
 
