@@ -4,12 +4,14 @@ import dataclasses
 import functools
 from collections.abc import Callable
 
+import torch
+
 from autograder import answers
 from autograder.diagnosis import Mistake, diagnose, first_read, sketch
 from autograder.exercise import Failure, not_attempted, trouble
 from autograder.goldens import read_golden
 from autograder.observations import Raised
-from autograder.probing import observe
+from autograder.probing import observe, quiet_numbers
 from autograder.report import Finding, Report, call_text
 
 # What is left of the maximum where a property without points of its own
@@ -55,7 +57,7 @@ def live_standard(lesson, exercise, inputs):
             answer.id: mistake(
                 exercise,
                 answer,
-                observe(exercise, answer.object, inputs)["seen"],
+                _observed(exercise, answer, inputs),
                 want,
                 inputs,
             )
@@ -70,7 +72,13 @@ def oracle_observations(lesson, exercise, inputs):
     (oracle,) = answers.of(lesson, exercise.name, "oracle")
     # An oracle may call what learners may not.
     free = dataclasses.replace(exercise, forbids=())
-    return observe(free, oracle.object, inputs)["seen"]
+    return _observed(free, oracle, inputs)
+
+
+def _observed(exercise, answer, inputs):
+    # Whatever default device the learner's notebook has set.
+    with torch.device("cpu"):
+        return observe(exercise, answer.object, inputs)["seen"]
 
 
 def mistake(exercise, answer, seen, want, inputs):
@@ -101,7 +109,14 @@ def failures(exercise, seen, want, inputs):
 def _judged(part, seen, want, inputs):
     try:
         return part.judge(seen, want, inputs)
-    except (KeyError, IndexError, TypeError, ValueError, AttributeError):
+    except (
+        LookupError,
+        TypeError,
+        ValueError,
+        AttributeError,
+        ArithmeticError,
+        Warning,
+    ):
         # From a hostile process, observations of any form may come. That a
         # judgement itself is sound is shown by the right answers.
         return Failure("what came back has not the form that is due")
@@ -120,6 +135,11 @@ def judge(exercise, observation, standard, *, example=None):
     example: None to show what was seen on these inputs; otherwise the report
         on the visible inputs, from which what may be shown is taken
     """
+    with quiet_numbers():
+        return _judge(exercise, observation, standard, example)
+
+
+def _judge(exercise, observation, standard, example):
     seen = observation["seen"]
     if not_attempted(seen):
         return Report(

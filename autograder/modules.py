@@ -9,7 +9,7 @@ from torch import nn
 
 from autograder.exercise import Failure, Property, of_calls
 from autograder.observations import Raised, plain, raised
-from autograder.probing import call, case, to_tensor
+from autograder.probing import call, case, stopped, to_tensor
 
 TWINS = 8  # parameters shorter than this may be equal by chance
 
@@ -81,8 +81,8 @@ def _one(answer, one, script, look, twice):
     try:
         with torch.device("meta" if one["meta"] else "cpu"):
             module = answer(*args, **kwargs)
-    except (Exception, SystemExit) as error:
-        return {"out": raised(error)}
+    except BaseException as error:
+        return {"out": stopped(error)}
     if not isinstance(module, nn.Module):
         return {
             "out": Raised(

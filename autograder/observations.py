@@ -13,7 +13,7 @@ import torch
 MAX_BYTES = 64 * 2**20  # of one array: far above any expected answer
 MAX_TEXT = 2000
 MAX_DEPTH = 10
-MAX_LEAVES = 20_000
+MAX_LEAVES = 2000
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -73,8 +73,10 @@ def _plain(value, depth, leaves):
         return int(value) if abs(value) < 2**63 else float(value)
     if isinstance(value, float):
         return float(value)
-    if isinstance(value, str):
-        return str(value)[:MAX_TEXT]
+    if isinstance(value, str):  # sliced, a subclass of str is a str
+        return str.__getitem__(value, slice(0, MAX_TEXT))
+    if isinstance(value, list | tuple | dict) and len(value) > leaves[0]:
+        return Thing(type(value).__name__, f"{len(value)} parts")
     if isinstance(value, list | tuple):
         return [_plain(part, depth + 1, leaves) for part in value]
     if isinstance(value, dict):
@@ -96,7 +98,10 @@ def _plain_tensor(tensor):
         if dtype == "bfloat16":
             tensor = tensor.float()
         # A copy, so that nothing done later changes what was seen.
-        return Array("torch", dtype, np.array(tensor.numpy()))
+        data = np.array(tensor.numpy())
+        if data.dtype.kind in "biufc":
+            return Array("torch", dtype, data)
+        return Thing("Tensor", f"{dtype} with {data.dtype} for its data")
     except Exception as error:  # meta, quantised, nested tensors
         return Thing("Tensor", f"{dtype} on {tensor.device}: {error}")
 

@@ -23,6 +23,7 @@ ADMONITIONS = {
     "important": "Important",
 }
 FENCE = re.compile(r"^(?P<marks>`{3,}|:{3,})\{(?P<name>[^}]+)\} *(?P<arg>.*)$")
+INNER_FENCE = re.compile(r"(`{3,}|:{3,})\{[\w:-]+\}")
 ROLE = re.compile(r"\{(?P<name>[a-z:-]+)\}`(?P<body>[^`]+)`")
 LABEL = re.compile(r"^\([\w-]+\)=$")
 
@@ -85,6 +86,11 @@ def plain_markdown(text, path):
         if found:
             body = list(_until(lines, found["marks"], line, path))
             made += _directive(found["name"], found["arg"], body, path)
+        elif INNER_FENCE.search(line):
+            raise SourceError(
+                f"{path.name}: {line.strip()!r} opens a directive inside a "
+                "line: it must begin at the margin."
+            )
         elif not LABEL.match(line):
             made.append(_roles(line, path))
     return "\n".join(made).strip("\n")

@@ -5,9 +5,11 @@ numbers, change global settings) stays inside `observe`.
 """
 
 import contextlib
+import copy
 import io
 import os
 import random
+import sys
 import tempfile
 import warnings
 
@@ -16,7 +18,12 @@ import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from autograder.observations import plain, raised
+from autograder.observations import (
+    form_difference,
+    plain,
+    raised,
+    value_difference,
+)
 
 MAX_PRINTED = 4000  # characters shown of what an answer prints
 
@@ -84,12 +91,19 @@ def call(answer, case, convert, parameters=()):
             kwargs = {name: _child(kwargs[name]) for name in kwargs}
             given = [*args, *kwargs.values()]
         out = answer(*args, **kwargs)
-    except (Exception, SystemExit) as error:
-        return {"out": raised(error)}
+    except BaseException as error:
+        return {"out": stopped(error)}
     seen = {"out": plain(out), "changed": _changed(given, before)}
     if upstream is not None:
         seen["grads"] = _gradients(out, [*leaves, *parameters], upstream)
     return seen
+
+
+def stopped(error):
+    """The observation of what ended an answer, unless it was the user."""
+    if isinstance(error, KeyboardInterrupt):
+        raise error
+    return raised(error)
 
 
 def _child(value):
@@ -116,7 +130,7 @@ def _gradients(out, leaves, upstream):
 
 def to_tensor(value, case):
     if not isinstance(value, np.ndarray):
-        return value
+        return copy.deepcopy(value)  # an answer may change a list
     tensor = torch.from_numpy(np.array(value))
     if case["dtype"] and tensor.is_floating_point():
         tensor = tensor.to(getattr(torch, case["dtype"]))
@@ -127,7 +141,7 @@ def to_tensor(value, case):
 
 def _to_array(value, case):
     if not isinstance(value, np.ndarray):
-        return value
+        return copy.deepcopy(value)
     array = np.array(value)
     if case["dtype"] and array.dtype.kind == "f":
         array = array.astype(case["dtype"])
@@ -139,7 +153,7 @@ def _to_array(value, case):
 def _copy(value):
     if isinstance(value, torch.Tensor):
         return value.detach().clone()
-    return np.array(value) if isinstance(value, np.ndarray) else value
+    return copy.deepcopy(value)
 
 
 def _changed(given, before):
@@ -147,15 +161,14 @@ def _changed(given, before):
     return [
         index
         for index, (now, then) in enumerate(zip(given, before, strict=True))
-        if isinstance(then, torch.Tensor | np.ndarray) and not _same(now, then)
+        if not _same(now, then)
     ]
 
 
 def _same(now, then):
-    if isinstance(then, np.ndarray):
-        return np.array_equal(now, then, equal_nan=then.dtype.kind in "fc")
-    return now.shape == then.shape and torch.equal(
-        now.detach().nan_to_num(), then.nan_to_num()
+    one, other = plain(now), plain(then)
+    return not (
+        form_difference(one, other) or value_difference(one, other, 0.0)
     )
 
 
@@ -175,8 +188,8 @@ def observe(exercise, answer, inputs):
     ):
         try:
             seen = plain(exercise.probe(answer, inputs))
-        except (Exception, SystemExit) as error:
-            seen = raised(error)
+        except BaseException as error:
+            seen = stopped(error)
     return {
         "seen": seen,
         "forbidden": sorted(calls),
@@ -194,15 +207,16 @@ def _state_restored():
     state = random.getstate(), np.random.get_state()
     dtype, threads = torch.get_default_dtype(), torch.get_num_threads()
     device = torch.get_default_device()
-    errors = np.geterr()
     gpus = (
         range(torch.cuda.device_count()) if torch.cuda.is_initialized() else []
     )
     with (
         torch.random.fork_rng(devices=gpus),
         torch.enable_grad(),
+        np.errstate(all="warn", under="ignore"),
         warnings.catch_warnings(),
     ):
+        warnings.simplefilter("default")
         random.seed(0)
         np.random.seed(0)
         torch.manual_seed(0)
@@ -215,9 +229,16 @@ def _state_restored():
             if torch.get_default_device() != device:
                 torch.set_default_device(device)
             torch.set_num_threads(threads)
-            np.seterr(**errors)
             random.setstate(state[0])
             np.random.set_state(state[1])
+
+
+@contextlib.contextmanager
+def quiet_numbers():
+    """No warning about infinities and NaN, whatever the learner has set."""
+    with np.errstate(all="ignore"), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
 
 
 class _Printed(io.TextIOBase):
@@ -243,6 +264,7 @@ def captured():
     nbgrader gives no points to a test cell with anything on stderr.
     """
     printed = _Printed()
+    _flush()
     with (
         contextlib.redirect_stdout(printed),
         contextlib.redirect_stderr(printed),
@@ -257,11 +279,19 @@ def captured():
         try:
             yield printed
         finally:
-            for descriptor, copy in saved.items():
-                os.dup2(copy, descriptor)
-                os.close(copy)
+            _flush()
+            for descriptor, kept in saved.items():
+                os.dup2(kept, descriptor)
+                os.close(kept)
             file.seek(0)
             printed.write(file.read(MAX_PRINTED).decode(errors="replace"))
+
+
+def _flush():
+    """Send what Python holds back to where its descriptors lead now."""
+    for stream in (sys.__stdout__, sys.__stderr__):
+        with contextlib.suppress(Exception):  # None, or closed
+            stream.flush()
 
 
 @contextlib.contextmanager

@@ -6,6 +6,7 @@ breaks it: sentences that say what to do.
 
 import ast
 import concurrent.futures
+import copy
 import dataclasses
 import functools
 import json
@@ -265,7 +266,10 @@ def empty_answers_get_nothing(lesson, exercise):
     for label, object in (
         (
             "an answer of zeros",
-            lambda *args, **kwargs: _zeros(oracle(*args, **kwargs)),
+            # On copies, or a model would be changed as it should be.
+            lambda *args, **kwargs: _zeros(
+                oracle(*copy.deepcopy(args), **copy.deepcopy(kwargs))
+            ),
         ),
         (
             "a copy of the first argument",

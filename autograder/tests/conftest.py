@@ -79,3 +79,25 @@ def required():
     """The tools that the environment's REQUIRE names."""
     words = os.environ.get("REQUIRE", "").split(",")
     return {word.strip() for word in words} - {""}
+
+
+@pytest.fixture(scope="session")
+def right_padding():
+    """A right answer to padding_mask, the exercise that is quickest."""
+    import torch
+
+    def padding_mask(lengths, T):
+        return torch.arange(T) < lengths[:, None, None, None]
+
+    return padding_mask
+
+
+@pytest.fixture(scope="session")
+def long_padding():
+    """The mistake padding_mask_off_by_one: one position too many."""
+    import torch
+
+    def padding_mask(lengths, T):
+        return torch.arange(T) <= lengths[:, None, None, None]
+
+    return padding_mask
