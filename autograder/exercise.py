@@ -300,12 +300,16 @@ def unusable(answer, kind):
 
 @functools.cache
 def lessons():
-    """The lessons' stems, in reading order."""
+    """The lessons' stems, in reading order.
+
+    A module whose name begins with an underscore is a lesson that is still
+    being written.
+    """
     return tuple(
         sorted(
             path.stem
             for path in CHECKS.glob("*.py")
-            if path.stem != "__init__"
+            if not path.stem.startswith("_")
         )
     )
 

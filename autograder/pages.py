@@ -32,7 +32,7 @@ def solution_page(text, **_options):
     """A lesson's percent script as the notebook that its page shows.
 
     Readers see neither the marks around the reference nor an empty promise:
-    each answer is followed by its check.
+    each answer is followed by its check. The title is not the chapter's.
     """
     made = jupytext.reads(text, fmt="py:percent")
     cells = []
@@ -44,6 +44,8 @@ def solution_page(text, **_options):
                 r"\n *### (BEGIN|END) SOLUTION\b.*", "", cell.source
             )
             cells.append(new_code_cell(f'check("{name}", {name})'))
+    title, _, text = cells[0].source.partition("\n")
+    cells[0].source = f"{title}: solutions\n{text}"
     made.cells = cells
     return made
 

@@ -10,14 +10,14 @@ def exercises(lesson):
     """A lesson's exercises: name, level, minutes, points."""
     rows = stamp(lesson)["exercises"]
     table = [
-        "| Exercise | Level | Minutes | Points |",
-        "|---|:---:|---:|---:|",
+        "| Exercise | Name | Level | Minutes | Points |",
+        "|---|---|:---:|---:|---:|",
         *(
-            f"| {each['title']} | {each['level']} | {each['minutes']} "
-            f"| {each['points']:g} |"
+            f"| {each['title']} | `{each['name']}` | {each['level']} "
+            f"| {each['minutes']} | {each['points']:g} |"
             for each in rows
         ),
-        f"| together | | {_total(rows, 'minutes')} "
+        f"| together | | | {_total(rows, 'minutes')} "
         f"| {_total(rows, 'points')} |",
     ]
     return Markdown("\n".join(table))

@@ -1,0 +1,339 @@
+"""The built book as its readers meet it: in a browser, light, dark, small."""
+
+import contextlib
+import math
+import pathlib
+import re
+import urllib.parse
+
+import bs4
+import pytest
+from browsing import LOOKS, OVERFLOW, PALE_TEXTS, chromium, visiting
+from built import CHAPTERS, PAGES, SITE, built
+
+from autograder import serve
+from autograder.course import stamp
+
+pytestmark = pytest.mark.slow
+
+EVERY = [*PAGES, "search", "genindex"]
+# Only what a person reads: neither code nor typeset formulas.
+READABLE = r"""
+() => {
+  const found = [document.title];
+  const walk = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+  while (walk.nextNode()) {
+    const text = walk.currentNode;
+    const hidden = "script, style, noscript, pre, code, mjx-container";
+    if (!text.parentElement.closest(hidden)) found.push(text.textContent);
+  }
+  return found.join("\n");
+}
+"""
+RAW = {
+    "a formula that is not typeset": r"\$\$|\\[a-z]{2,}|\\\(|\\\[",
+    "a dollar formula": r"\$[^$\n ][^$\n]*\$",
+    "a directive": r":::|```|^\s*:[a-z-]+: ",
+    "a role": r"\{[a-z:]+\}(?=`|\w|$)",
+    "a Markdown mark": r"\*\*\S|\]\(|^#+ |^\|.*\|$",
+}
+IMAGES = r"""
+() => [...document.images].flatMap((image) => {
+  const name = image.src.startsWith("data:") ? "data:" : image.src;
+  const faults = [];
+  if (!image.alt.trim()) faults.push(`no alt text: ${name}`);
+  if (!image.complete || !image.naturalWidth) faults.push(`empty: ${name}`);
+  if (image.closest("article") && !image.closest("figure")) {
+    faults.push(`no figure, so no caption: ${name}`);
+  }
+  return faults;
+})
+"""
+FIGURES = r"""
+() => [...document.querySelectorAll("article figure")].filter((figure) =>
+  !figure.querySelector("figcaption")?.textContent.replace("#", "").trim()
+).map((figure) => `no caption: figure ${figure.id}`)
+"""
+# MathJax says what it could not read, in red.
+FORMULAS = r"""
+() => {
+  const wanted = document.querySelectorAll(".math").length;
+  const made = document.querySelectorAll("mjx-container").length;
+  const wrong = [...document.querySelectorAll("mjx-merror")]
+    .map((error) => `formula: ${error.getAttribute("data-mjx-error")}`);
+  if (made < wanted) wrong.push(`${made} of ${wanted} formulas are typeset`);
+  return wrong;
+}
+"""
+
+
+# Sphinx adds what it finds to what it found before.
+SEARCH = """
+(words) => {
+  document.getElementById("search-results").replaceChildren();
+  Search.performSearch(words);
+}
+"""
+
+
+@pytest.fixture(scope="module")
+def book():
+    """The built book, served; its address."""
+    built(SITE / "index.html")
+    served = serve.Book(SITE, 8100)
+    yield served.url
+    served.close()
+
+
+@pytest.fixture(scope="module")
+def running(browser, book):
+    """A Chromium for all tests here."""
+    with chromium(browser) as running:
+        yield running
+
+
+@pytest.fixture
+def visit(running, book):
+    """Open a page of the book; gives it and the list of its faults."""
+    opened = contextlib.ExitStack()
+
+    def visit(name, **options):
+        built(SITE / f"{name}.html")
+        page, faults = opened.enter_context(visiting(running, book, **options))
+        page.goto(f"{book}{name}.html")
+        if options.get("java_script_enabled", True):
+            # Folded text counts as well: formulas, colours and widths in it.
+            page.evaluate(
+                "document.querySelectorAll('details')"
+                ".forEach((fold) => { fold.open = true; })"
+            )
+            page.evaluate("window.MathJax?.startup.promise")
+        return page, faults
+
+    with opened:
+        yield visit
+
+
+@pytest.mark.parametrize("look", LOOKS)
+@pytest.mark.parametrize("name", EVERY)
+def test_page(visit, name, look):
+    page, faults = visit(name, **LOOKS[look])
+    theme = page.evaluate("document.documentElement.dataset.theme")
+    assert theme == ("dark" if look == "dark" else "light")
+    for script in (OVERFLOW, IMAGES, FIGURES, FORMULAS):
+        faults += page.evaluate(script)
+    faults += page.evaluate(PALE_TEXTS, "article")
+    text = page.evaluate(READABLE)
+    for what, pattern in RAW.items():
+        for found in re.finditer(pattern, text, re.MULTILINE):
+            around = text[max(0, found.start() - 30) : found.end() + 30]
+            faults.append(f"{what}: {around!r}")
+    assert not faults, "\n".join(faults)
+
+
+def soup(path):
+    return bs4.BeautifulSoup(path.read_bytes(), "html.parser")
+
+
+def test_links_and_anchors_lead_somewhere():
+    paths = [built(SITE / f"{name}.html") for name in EVERY]
+    pages = {path: soup(path) for path in paths}
+    anchors = {
+        path: {tag["id"] for tag in page.find_all(id=True)} | {"", "top"}
+        for path, page in pages.items()
+    }
+    faults = []
+    for path, page in pages.items():
+        for tag in page.find_all(["a", "link", "script", "img", "iframe"]):
+            link = urllib.parse.urlsplit(tag.get("href", tag.get("src", "#")))
+            if link.scheme or link.netloc:
+                # A person may leave by a link; a page loads nothing there.
+                if tag.name != "a" and link.scheme != "data":
+                    faults.append(f"{path}: {tag}")
+                continue
+            words = urllib.parse.unquote(link.path)
+            target = (path.parent / words).resolve() if words else path
+            fragment = urllib.parse.unquote(link.fragment)
+            if not target.is_file():
+                faults.append(f"{path}: no file {link.geturl()}")
+            elif fragment not in anchors.get(target, {fragment}):
+                faults.append(f"{path}: no anchor {link.geturl()}")
+    assert not faults, "\n".join(faults)
+
+
+def test_the_address_alone_opens_the_first_page(running, book):
+    with visiting(running, book, **LOOKS["light"]) as (page, faults):
+        page.goto(book)
+        page.wait_for_url(f"**/{PAGES[0]}.html")
+        page.locator("h1").wait_for()
+    assert not faults, "\n".join(faults)
+
+
+def test_search_finds_every_exercise(visit):
+    page, faults = visit(PAGES[0], **LOOKS["light"])
+    names = {
+        each["name"]: lesson
+        for lesson in (pathlib.Path(page).name for page in CHAPTERS)
+        for each in stamp(lesson)["exercises"]
+    }
+    # The first as a person does it, from the keyboard; then all the others.
+    first = next(iter(names))
+    page.keyboard.press("Control+k")
+    page.keyboard.type(first)
+    page.keyboard.press("Enter")
+    page.wait_for_url("**/search.html?*")
+    missing = []
+    for name, lesson in names.items():
+        if name != first:
+            page.evaluate(SEARCH, name)
+        # Sphinx says how many it found once all of them stand there.
+        page.locator("#search-results .search-summary:not(:empty)").wait_for()
+        links = page.locator("#search-results li a").evaluate_all(
+            "(links) => links.map((link) => link.href)"
+        )
+        if not any(lesson in link for link in links):
+            missing.append(f"{name}: {links}")
+    assert not missing
+    page.locator("#search-results li a").first.click()
+    page.locator("article").get_by_text(name).first.wait_for()
+    assert not faults, "\n".join(faults)
+
+
+# What a figure shows, but for what a control shows of itself: a slider's own
+# number, a handle's own place.
+SHOWN = r"""
+(figure) => {
+  const copy = figure.cloneNode(true);
+  copy.querySelectorAll(".ta-handle, label output, input")
+    .forEach((control) => control.remove());
+  return copy.innerHTML;
+}
+"""
+KINDS = {
+    "handle": "[tabindex='0']",
+    "slider": "input[type=range]",
+    "choice": "input[type=radio], input[type=checkbox]",
+    "button": "button",
+    "list": "select",
+}
+KEYS = {
+    "handle": ["ArrowRight", "ArrowUp", "ArrowLeft", "Enter"],
+    "slider": ["ArrowRight", "ArrowLeft"],
+    "choice": ["ArrowRight", "ArrowLeft", " "],
+    "button": ["Enter", " "],
+    "list": ["ArrowDown", "ArrowUp"],
+}
+
+
+class Figure:
+    """An interactive figure of a page, and whether it answers."""
+
+    def __init__(self, page, figure):
+        self.page, self.figure = page, figure
+
+    def controls(self, kind):
+        """Those of a kind; a figure may draw them anew when used."""
+        return self.figure.locator(KINDS[kind])
+
+    def answers(self, act):
+        """Whether an action changes what the figure shows."""
+        before = self.figure.evaluate(SHOWN)
+        act()
+        # Figures draw at once; a frame is time enough for those that wait.
+        self.page.evaluate("new Promise(requestAnimationFrame)")
+        return self.figure.evaluate(SHOWN) != before
+
+    def to_keys(self, control, kind):
+        control.focus()
+        return any(
+            self.answers(lambda key=key: self.page.keyboard.press(key))
+            for key in KEYS[kind]
+        )
+
+    def to_mouse(self, control, kind):
+        control.scroll_into_view_if_needed()
+        box = control.bounding_box()
+        x, y = box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
+        mouse = self.page.mouse
+
+        def drag(dx, dy):
+            mouse.move(x, y)
+            mouse.down()
+            mouse.move(x + dx, y + dy, steps=3)
+            mouse.up()
+
+        if kind == "handle":
+            moves = [(25, 0), (0, -25), (-25, 0), (0, 25)]
+            return any(self.answers(lambda m=m: drag(*m)) for m in moves)
+        if kind == "slider":
+            at = [box["x"] + box["width"] * share for share in (0.3, 0.7)]
+            return any(self.answers(lambda x=x: mouse.click(x, y)) for x in at)
+        if kind == "list":
+            last = control.locator("option").count() - 1
+            return any(
+                self.answers(lambda n=n: control.select_option(index=n))
+                for n in (last, 0)
+            )
+        return self.answers(control.click)
+
+
+@pytest.mark.parametrize("name", CHAPTERS)
+def test_interactive_figures_answer_to_keys_and_mouse(visit, name):
+    page, faults = visit(name, **LOOKS["light"])
+    figures = page.locator(".ta-figure")
+    assert figures.count(), "a chapter has at least one interactive figure"
+    for number in range(figures.count()):
+        figure = Figure(page, figures.nth(number))
+        used = 0
+        for kind in KINDS:
+            count = figure.controls(kind).count()
+            used += count
+            for how in (figure.to_keys, figure.to_mouse):
+                answered = [
+                    how(figure.controls(kind).nth(at), kind)
+                    for at in range(count)
+                ]
+                # Pressing what is already chosen rightly changes nothing.
+                enough = any if kind in ("choice", "button") else all
+                if count and not enough(answered):
+                    faults.append(
+                        f"figure {number + 1}, {kind} does not "
+                        f"answer {how.__name__}: {answered}"
+                    )
+        if not used:
+            faults.append(f"figure {number + 1} has nothing to use")
+    # A finger that drags a handle must not scroll the page.
+    handles = page.locator(".ta-figure .ta-handle").evaluate_all(
+        "(all) => all.map((one) => getComputedStyle(one).touchAction)"
+    )
+    assert set(handles) <= {"none"}
+    assert not faults, "\n".join(faults)
+
+
+def test_the_soft_lookup_computes_what_the_text_says(visit):
+    page, _ = visit("book/ch1_self_attention", **LOOKS["light"])
+    figure = page.locator(".ta-figure").first
+    line = figure.locator("[aria-live]")
+    assert "output = 0.804 v₁ + 0.196 v₂ = (0.804, 0.196)" in line.inner_text()
+
+    # Query (1, 1) becomes (1.1, 1) and meets the keys (1, 1) and (1, -1).
+    figure.get_by_label(re.compile("^query at")).press("ArrowRight")
+    scores = [2.1 / math.sqrt(2), 0.1 / math.sqrt(2)]
+    first = 1 / (1 + math.exp(scores[1] - scores[0]))
+    assert f"{first:.3f} v₁ + {1 - first:.3f} v₂" in line.inner_text()
+
+    figure.locator("input[type=range]").press("Home")
+    assert "0.500 v₁ + 0.500 v₂" in line.inner_text()
+
+
+@pytest.mark.parametrize("name", CHAPTERS)
+def test_figures_read_without_scripts(visit, name):
+    page, _ = visit(name, **LOOKS["light"], java_script_enabled=False)
+    figures = page.locator(".ta-figure")
+    stills = page.locator(".ta-figure > img")
+    assert figures.count() == stills.count() > 0
+    for number in range(stills.count()):
+        still = stills.nth(number)
+        assert len(still.get_attribute("alt")) > 40
+        assert still.bounding_box()["width"] > 300
+        assert still.evaluate("(image) => image.naturalWidth") > 300
