@@ -19,9 +19,11 @@ MAX_LEAF = 1000  # numbers of one array that enter a sketch
 # expected. The same mistake differs by rounding only (1e-9) or, where random
 # numbers are observed, by some 1e-2; other answers stay above 0.1.
 NEARER = 0.05
-# Errors in the same places and proportions differ by this angle at most; they
-# come from one mistake with another constant (an epsilon, a fill).
-PARALLEL = 0.05
+# Small errors in the same places and proportions come from one mistake with
+# another constant, such as an epsilon. Large ones need not: zeros and twice
+# the value are off in the same places, too.
+PARALLEL, SMALL = 0.05, 0.05
+UNSPECIFIC = ("runs", "shape and dtype")
 # More causes than this, read off a part of the observations, help nobody.
 MOST_NAMED = 3
 # Sketches this near, relative to their distance from what is expected, are
@@ -130,32 +132,31 @@ def diagnose(exercise, seen, want, failing, mistakes):
 
     failing: names of the properties that the answer fails
     """
-    whole = {id: mistake.sketch for id, mistake in mistakes.items()}
-    here, there = sketch(exercise, seen), sketch(exercise, want)
-    named = _nearest(here, there, whole)
-    if named:
-        return named
     rivals = {
-        id: mistake.first
+        id: mistake
         for id, mistake in mistakes.items()
         if mistake.pattern[:1] == failing[:1]
     }
+    here, there = sketch(exercise, seen), sketch(exercise, want)
+    whole = {id: mistake.sketch for id, mistake in rivals.items()}
+    named = _nearest(here, there, whole)
+    if named:
+        return named
     parts = [first_read(exercise, each, failing) for each in (seen, want)]
     named = parts[0] and _nearest(
-        *(sketch(exercise, part) for part in parts), rivals
+        *(sketch(exercise, part) for part in parts),
+        {id: mistake.first for id, mistake in rivals.items()},
     )
     if named and len(named) <= MOST_NAMED:
         return named
     parallel = [
-        id
-        for id in whole
-        if _angle(here - there, whole[id] - there) < PARALLEL
+        id for id in whole if _parallel(here - there, whole[id] - there, there)
     ]
-    # That an answer does not run at all says nothing of why.
+    # That an answer does not run, or has another form, says nothing of why.
     alike = [
         id
-        for id, mistake in mistakes.items()
-        if mistake.pattern == failing != ("runs",)
+        for id, mistake in rivals.items()
+        if mistake.pattern == failing and failing[0] not in UNSPECIFIC
     ]
     return next((names for names in (parallel, alike) if len(names) == 1), [])
 
@@ -176,8 +177,10 @@ def _nearest(here, there, sketches):
     ]
 
 
-def _angle(one, other):
-    lengths = np.linalg.norm(one) * np.linalg.norm(other)
-    if not lengths:
-        return np.inf
-    return np.arccos(np.clip(one @ other / lengths, -1, 1))
+def _parallel(one, other, want):
+    """Whether two small errors have the same places and proportions."""
+    lengths = np.linalg.norm(one), np.linalg.norm(other)
+    if not 0 < min(lengths) <= max(lengths) < SMALL * np.linalg.norm(want):
+        return False
+    cosine = one @ other / (lengths[0] * lengths[1])
+    return np.arccos(np.clip(cosine, -1, 1)) < PARALLEL

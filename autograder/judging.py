@@ -219,13 +219,13 @@ def _finding(exercise, part, result, inputs, example):
 
 
 def _own_work(names):
+    # aten's own names, with an underscore, mean nothing to a learner.
+    shown = [name for name in names if name[0] != "_"] or names
     return Finding(
         "own work",
         False,
-        (
-            f"It calls {', '.join(names)}, which would be the whole answer "
-            "here. Write that part yourself."
-        ),
+        f"It calls {', '.join(shown)}, which would be the whole answer here. "
+        "Write that part yourself.",
     )
 
 

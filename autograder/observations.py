@@ -233,7 +233,12 @@ def form_difference(seen, want):
             )
     elif type(seen) is type(want):
         return None
-    return f"{describe(seen)} came back; expected {describe(want)}"
+    if seen is None:
+        return "None came back: is the return missing?"
+    due = describe(want)
+    if isinstance(want, int | float | str):
+        due = f"a {type(want).__name__}"
+    return f"{describe(seen)} came back; expected {due}"
 
 
 def value_difference(seen, want, tol, floor=1.0):
@@ -251,7 +256,10 @@ def value_difference(seen, want, tol, floor=1.0):
             return None
         return f"{describe(seen)} came back; expected {describe(want)}"
     else:
-        return _number_difference(_numbers(seen), _numbers(want), tol, floor)
+        boolean = isinstance(want, Array) and want.dtype == "bool"
+        return _number_difference(
+            _numbers(seen), _numbers(want), tol, floor, boolean
+        )
     found = (value_difference(*pair, tol, floor) for pair in pairs)
     return next(filter(None, found), None)
 
@@ -261,7 +269,7 @@ def _numbers(value):
     return data.astype(np.complex128 if data.dtype.kind == "c" else float)
 
 
-def _number_difference(seen, want, tol, floor):
+def _number_difference(seen, want, tol, floor, boolean):
     if not want.size:
         return None
     with np.errstate(invalid="ignore", over="ignore"):
@@ -272,9 +280,16 @@ def _number_difference(seen, want, tol, floor):
         return None
     where = np.unravel_index(np.argmax(error), error.shape)
     place = f"at [{', '.join(map(str, where))}] " if where else ""
-    # As many digits as it takes to see the difference.
-    for digits in (6, 10, 17):
-        got, due = f"{seen[where]:.{digits}g}", f"{want[where]:.{digits}g}"
-        if got != due:
-            break
+    got, due = _told_apart(seen[where], want[where], boolean)
     return f"{place}{got} came back; expected {due}"
+
+
+def _told_apart(one, other, boolean):
+    """Two numbers as text, with as many digits as it takes to see them."""
+    if boolean:
+        return bool(one), bool(other)
+    for digits in (6, 10, 17):
+        texts = f"{one:.{digits}g}", f"{other:.{digits}g}"
+        if texts[0] != texts[1]:
+            break
+    return texts

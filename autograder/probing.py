@@ -305,23 +305,42 @@ def watched(forbids, calls):
         yield
         return
 
-    class Functions(TorchFunctionMode):
-        def __torch_function__(self, func, types, args=(), kwargs=None):
-            note(getattr(func, "__name__", ""))
-            if torch._C._functorch.peek_interpreter_stack() is not None:
-                note("torch.func")
-            if torch.autograd.forward_ad._current_level >= 0:
-                note("forward_ad")
-            return func(*args, **(kwargs or {}))
-
-    class Kernels(TorchDispatchMode):
-        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-            note(func.overloadpacket.__name__)
-            return func(*args, **(kwargs or {}))
-
     def note(name):
         if name in forbids:
             calls.add(name)
 
-    with Functions(), Kernels():
+    with _Functions(note), _Kernels(note):
         yield
+
+
+class _Functions(TorchFunctionMode):
+    """Tells the names of the torch functions that Python calls."""
+
+    def __init__(self, note):
+        super().__init__()
+        self.note = note
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        self.note(getattr(func, "__name__", ""))
+        if torch._C._functorch.peek_interpreter_stack() is not None:
+            self.note("torch.func")
+        if torch.autograd.forward_ad._current_level >= 0:
+            self.note("forward_ad")
+        return func(*args, **(kwargs or {}))
+
+
+class _Kernels(TorchDispatchMode):
+    """Tells the names of the kernels that torch functions run."""
+
+    def __init__(self, note):
+        super().__init__()
+        self.note = note
+
+    @classmethod
+    def _should_skip_dynamo(cls):
+        # Skipping would import the compiler, for more than a second.
+        return False
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.note(func.overloadpacket.__name__)
+        return func(*args, **(kwargs or {}))

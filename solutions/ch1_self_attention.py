@@ -531,11 +531,12 @@ def scaled_dot_product_attention(
 # loss into NaN, and the NaN appears far from its cause.
 #
 # <details>
-# <summary>Hint 1: why is it too late to mend the NaN afterwards?</summary>
+# <summary>Hint 1: why is it late to mend the NaN after the softmax?</summary>
 #
 # Replacing NaN by 0 after the softmax gives the right weights.
 # What does the derivative of the softmax, which is computed from its
 # result, see on the way back?
+# (Behind a `masked_fill` you are lucky, behind an added mask you are not.)
 # And what if a NaN has quite another cause, which you would like to notice?
 #
 # </details>

@@ -242,6 +242,7 @@ def embed(ids: Tensor, tok: Tensor, pos: Tensor) -> Tensor:
 #   `f(x)` and `f` of the permuted `x`.
 #   Any norm will do: the largest absolute entry, the sum of the absolute
 #   entries, the root of the sum of squares; averages instead of sums too.
+#   It is a norm of the difference alone, not divided by the size of f(x).
 #   (A mean of squares without its root is not a norm: it shrinks the small
 #   gaps that you want to see.)
 # - Keep the dtype: an equivariant `f` has a gap below 1e-9 in `float64`.
@@ -633,7 +634,7 @@ def alibi_bias(n_heads: int, Tq: int, Tk: int) -> Tensor:
 #   $g = (r_i - \mathrm{low}) / (\mathrm{high} - \mathrm{low})$.
 # - `"yarn"` blends too, but by the pair's number.
 #   The pair that makes n turns has the (fractional) number
-#   $$i(n) = \frac{d \,\ln(L / 2\pi n)}{2 \ln b}$$
+#   $i(n) = d \,\ln(L / 2\pi n) \,/\, (2 \ln b)$.
 #   Let low be $i(\texttt{beta\_fast})$ rounded down, but at least 0, and
 #   high be $i(\texttt{beta\_slow})$ rounded up, but at most d − 1.
 #   (The limit is d − 1, as in Hugging Face's transformers, although there are

@@ -218,12 +218,15 @@ def _std_features(seen):
     ]
     few = [number(value) for value in seen["few"]]
     # Whether they scatter, not by how much: that would be noise.
+    spread = np.std(few) / (abs(np.mean(few)) + 1e-9)
     return [
         *logs,
-        float(np.std(few) < 0.03),
-        float(np.std(few) > 0.3),
+        float(spread < 0.03),
+        float(spread > 0.3),
         float(few[0] == few[1]),
         float(few[0] == number(seen["again"])),
+        # One number for every n tells a formula from a fixed seed.
+        float(few[0] == number(seen["small"]["sqrt"])),
         float(number(seen["default seed"]) == number(seen["seed 0"])),
     ]
 
@@ -246,7 +249,7 @@ score_std = Exercise(
             gate=True,
             because="3 % is 5.5 standard errors at d_k = 16, n = 20,000",
             says=(
-                "Draw n pairs of vectors with unit-variance entries, score "
+                "Draw n queries and n keys with unit-variance entries, score "
                 "each pair, divide as `scale` says, and take the standard "
                 "deviation over the pairs."
             ),
@@ -487,7 +490,10 @@ def attention_inputs(rng):
     hide_last = np.array([True] * 4 + [False])
 
     half = qkv(Tq=3, Tk=5, d=4, dv=2)
-    big = tuple(part * 300 for part in qkv(Tq=2, Tk=3, d=4, dv=1)[:2])
+    # Every score exceeds float16's 65,504, whatever the draw.
+    big = tuple(
+        (np.abs(part) + 1) * 300 for part in qkv(Tq=2, Tk=3, d=4, dv=1)[:2]
+    )
     up = rng.randn(2, 5, 3)
     return {
         "the worked example": case(*example),
@@ -505,6 +511,13 @@ def attention_inputs(rng):
         "floating mask": case(*square, attn_mask=added),
         "floating mask, scaled": case(*square, attn_mask=added, scale=2.0),
         "hidden poison": case(*poisoned, attn_mask=hide_last),
+        "low scores": case(
+            np.array([[1.0]]),
+            -np.array([[1e3], [1e3 + 1], [1e3 + 2], [0.0]]),
+            low[2],
+            attn_mask=visible,
+            scale=1.0,
+        ),
         "very low scores": case(*low, attn_mask=visible, scale=1.0),
         "causal": case(*square, is_causal=True),
         "causal, hidden poison": case(*poisoned, is_causal=True),
@@ -579,6 +592,7 @@ scaled_dot_product_attention = Exercise(
         values(
             "what is hidden has no influence",
             "hidden poison",
+            "low scores",
             "very low scores",
             points=0.5,
             says=(

@@ -331,6 +331,7 @@ FUNCTIONS = {
     "sorted_in_time": lambda x: x.sort(-2).values,
     # So faint that torch.allclose with its defaults takes it for nothing.
     "faint_positions": lambda x: x + 5e-9 * _ramp(x),
+    "huge_positions": lambda x: x + 1e6 * _ramp(x),
 }
 
 
@@ -369,6 +370,9 @@ def gap_inputs(rng):
             "add_positions", x(4, 3), np.array([1, 0, 3, 2])
         ),
         "a faint trace": on("faint_positions", x(2, 5, 3), cycle(5)),
+        "large outputs": on(
+            "huge_positions", x(3, 1).round(1), np.array([1, 2, 0])
+        ),
     }
 
 
@@ -425,7 +429,7 @@ def _gap_positive(seen, want, inputs):
 
 
 def _gap_norm(seen, want, inputs):
-    for name in (*SEEING, "a faint trace"):
+    for name in (*SEEING, "a faint trace", "large outputs"):
         # Every usual norm lies between the mean and the sum of the absolute
         # entries, and these between largest / count and largest * count.
         gap, largest = number(seen[name]["out"]), number(want[name]["out"])
@@ -444,9 +448,11 @@ def _gap_norm(seen, want, inputs):
 def _gap_features(seen):
     """Signs and rough sizes of the gaps, which no choice of a norm moves."""
     codes = []
-    for name in (*BLIND, *SEEING, "a faint trace"):
+    for name in (*BLIND, *SEEING, "large outputs", "a faint trace"):
         out = seen[name]["out"]
         gap = np.nan if isinstance(out, Raised) else number(out)
+        if name == "large outputs":
+            gap /= 1e5  # a relative gap is then a small one
         size = (abs(gap) > 1e-9) / 2 + (abs(gap) > 1e-4) / 2
         codes.append(3.0 if np.isnan(gap) else np.sign(gap) * size)
     # A faint gap's square is far below its norms, but not 0.
@@ -492,7 +498,7 @@ equivariance_gap = Exercise(
             says=(
                 "Half the difference is half the norm. A mean of squares "
                 "without its root, or a verdict of equal or unequal, hides "
-                "small gaps."
+                "small gaps; a division by the size of f(x) hides large ones."
             ),
         ),
     ),
@@ -560,7 +566,6 @@ SPLIT = (
     "half split",
     "half split, equal sizes",
     "half split, moved by seven",
-    "half split, positions of each example",
 )
 PLACES = (
     "moved by seven",
@@ -697,6 +702,7 @@ apply_rope = Exercise(
             *NEAR,
             *SPLIT,
             *PLACES,
+            "half split, positions of each example",
             "far away",
             points=0.25,
             needs=("half-split pairs", "positions"),
@@ -929,6 +935,7 @@ def _alibi_features(seen):
             [
                 float(np.isfinite(out.data).all()),
                 float(out.dtype == "float64"),
+                float(out.library == "numpy"),
                 out.data.shape[0],
             ]
         )

@@ -305,9 +305,9 @@ def softmax_reduced_axis_dropped(x, dim=-1):
 @wrong(
     "softmax",
     hint=(
-        "Your result is right, but you changed the caller's array on the "
-        "way: whoever uses the scores again gets exponentials. Let each step "
-        "make a new tensor instead of writing into the argument."
+        "You change the caller's array on the way: whoever uses the scores "
+        "again finds other numbers there. Let each step make a new tensor "
+        "instead of writing into the argument."
     ),
     evidence="M011 common",
 )
@@ -404,6 +404,64 @@ def softmax_clips_scores(x, dim=-1):
 def softmax_divides_by_maximum(x, dim=-1):
     wide = _wide(x)
     return _softmax(wide / wide.amax(dim, True), dim).to(x.dtype)
+
+
+# Shown by: as softmax_reduced_axis_dropped.
+@wrong(
+    "softmax",
+    hint=(
+        "The sum that you divide by has lost the axis that it sums over, so "
+        "it lines up with the wrong axis: a square array silently mixes rows "
+        "and columns, other shapes fail. Keep that axis with size 1, as the "
+        "maximum does."
+    ),
+    evidence="fresh reader: keepdim for the maximum, not for the sum",
+)
+def softmax_sum_axis_dropped(x, dim=-1):
+    e = torch.exp(_wide(x) - _wide(x).amax(dim, keepdim=True))
+    return (e / e.sum(dim)).to(x.dtype)
+
+
+# Shown by: as softmax_subtracts_mean, with half the distance.
+@wrong(
+    "softmax",
+    hint=(
+        "You subtract the smallest score of each row, so no exponent is "
+        "negative and the large ones overflow all the more. Which score of "
+        "the row has to end up at 0, so that no exponent is positive?"
+    ),
+    evidence="fresh reader: minimum for maximum",
+)
+def softmax_subtracts_minimum(x, dim=-1):
+    e = torch.exp(_wide(x) - _wide(x).amin(dim, keepdim=True))
+    return (e / e.sum(dim, keepdim=True)).to(x.dtype)
+
+
+@wrong(
+    "softmax",
+    hint=(
+        "You add a small constant to the denominator. After the maximum is "
+        "subtracted the sum is at least 1, so nothing needs protecting, and "
+        "the constant makes the rows sum to less than 1: leave it out. "
+        "Half-precision scores still have to be widened to float32."
+    ),
+    evidence="fresh reader: softmax_epsilon before half precision is done",
+)
+def softmax_epsilon_in_own_dtype(x, dim=-1):
+    e = torch.exp(x - x.amax(dim, keepdim=True))
+    return e / (e.sum(dim, keepdim=True) + 1e-8)
+
+
+@wrong(
+    "softmax",
+    hint=(
+        "You return the exponentials. They are in proportion already, but "
+        "they do not sum to 1 yet: divide them by their sum along dim."
+    ),
+    evidence="fresh reader: half-way through",
+)
+def softmax_not_divided(x, dim=-1):
+    return (_wide(x) - _wide(x).amax(dim, keepdim=True)).exp().to(x.dtype)
 
 
 # 1.2 score_std
@@ -662,6 +720,49 @@ def score_std_ignores_scale(d_k, n, scale, seed=0):
     return float((q * k).sum(-1).std())
 
 
+@wrong(
+    "score_std",
+    hint=(
+        "You sum over the pairs instead of the components, so you get d_k "
+        "numbers that grow with √n. A score is the dot product of one pair: "
+        "sum over the last axis."
+    ),
+    evidence="fresh reader: wrong axis",
+)
+def score_std_sums_over_pairs(d_k, n, scale, seed=0):
+    q, k = _draw(d_k, n, seed)
+    return float((q * k).sum(0).std() / _divisor(d_k, scale))
+
+
+@wrong(
+    "score_std",
+    hint=(
+        "'sqrt' and 'd' are exchanged: 'sqrt' divides by √d_k and brings the "
+        "deviation to 1, 'd' divides by d_k."
+    ),
+    evidence="fresh reader",
+)
+def score_std_scales_exchanged(d_k, n, scale, seed=0):
+    q, k = _draw(d_k, n, seed)
+    divisor = {"none": 1, "sqrt": d_k, "d": math.sqrt(d_k)}[scale]
+    return float((q * k).sum(-1).std() / divisor)
+
+
+# Shown by: scale='d' only.
+@wrong(
+    "score_std",
+    hint=(
+        "'none' and 'sqrt' are right, but for 'd' you do not divide at all. "
+        "There the divisor is d_k itself."
+    ),
+    evidence="fresh reader: half-way through",
+)
+def score_std_d_undivided(d_k, n, scale, seed=0):
+    q, k = _draw(d_k, n, seed)
+    divisor = math.sqrt(d_k) if scale == "sqrt" else 1
+    return float((q * k).sum(-1).std() / divisor)
+
+
 # 1.3 softmax_jacobian
 
 
@@ -794,9 +895,9 @@ def jacobian_inner_product(y):
 @wrong(
     "softmax_jacobian",
     hint=(
-        "Transposing a 1-D array does nothing, so your product is y² and "
-        "is subtracted from each row. Give one of the factors a column "
-        "shape, so that broadcasting makes a matrix of all pairs."
+        "You multiply y by itself entry by entry, so y² is subtracted from "
+        "each row (transposing a 1-D array does nothing). You need the "
+        "product of every pair: give one of the two factors a column shape."
     ),
     evidence="numpy's .T on 1-D arrays; common",
 )
@@ -870,6 +971,91 @@ def jacobian_missing_factor(y):
 def jacobian_float32(y):
     p = y.astype(np.float32)
     return np.diag(p) - np.outer(p, p)
+
+
+@wrong(
+    "softmax_jacobian",
+    hint=(
+        "You have the denominator's part, −y_i y_j, and nothing else. A "
+        "score is in the numerator of its own weight too, which adds y_i on "
+        "the diagonal."
+    ),
+    evidence="fresh reader: half-way through",
+)
+def jacobian_only_outer_product(y):
+    return -np.outer(y, y)
+
+
+@wrong(
+    "softmax_jacobian",
+    hint=(
+        "You start from the identity, with ones on the diagonal. The "
+        "numerator's derivative is y_i, not 1: the diagonal matrix is that "
+        "of y."
+    ),
+    evidence="fresh reader: eye for diag",
+)
+def jacobian_identity_for_diagonal(y):
+    return np.eye(len(y), dtype=y.dtype) - np.outer(y, y)
+
+
+@wrong(
+    "softmax_jacobian",
+    hint=(
+        "Your diagonal is right, but the other entries have the wrong sign. "
+        "Raising a score takes weight from all other places, so they are "
+        "negative; check that each row sums to 0."
+    ),
+    evidence="fresh reader: sign in the case i ≠ j",
+)
+def jacobian_off_diagonal_positive(y):
+    return np.where(np.eye(len(y), dtype=bool), y * (1 - y), np.outer(y, y))
+
+
+@wrong(
+    "softmax_jacobian",
+    hint=(
+        "You have δ_ij − y_j, which is the derivative of the softmax's "
+        "logarithm. The derivative of y_i itself has the factor y_i in "
+        "front: multiply row i by it."
+    ),
+    evidence="fresh reader: factor forgotten, or log-softmax",
+)
+def jacobian_of_log_softmax(y):
+    return np.eye(len(y), dtype=y.dtype) - y
+
+
+@wrong(
+    "softmax_jacobian",
+    hint=(
+        "You subtract the outer product from the vector y, which broadcasts "
+        "y to every row. Only the diagonal gets y_i: make it a diagonal "
+        "matrix first."
+    ),
+    evidence="fresh reader: broadcasting",
+)
+def jacobian_vector_broadcast(y):
+    return y - np.outer(y, y)
+
+
+# Shown by: float64 with a tolerance below 1e-8.
+@wrong(
+    "softmax_jacobian",
+    hint=(
+        "You take differences of softmax values at nearby scores. That gives "
+        "seven digits, and a weight of 0 has no score to start from. Derive "
+        "the formula on paper: it needs y only."
+    ),
+    evidence="curriculum 1.3: no finite differences",
+)
+def jacobian_finite_differences(y):
+    with np.errstate(divide="ignore"):
+        x = np.log(y)
+    columns = []
+    for j in range(len(y)):
+        e = np.exp(x + 1e-6 * (np.arange(len(y)) == j))
+        columns.append((e / e.sum() - y) / 1e-6)
+    return np.stack(columns, axis=1)
 
 
 # 1.4 causal_mask
@@ -1236,6 +1422,20 @@ def causal_mask_remembers_first(Tq, Tk, *, align="lower_right"):
     return _remembered.setdefault(
         (Tq, align), causal_mask_tril(Tq, Tk, align=align)
     )
+
+
+# Shown by: Tq ≠ Tk, and an unknown align.
+@wrong(
+    "causal_mask",
+    hint=(
+        "You do not read align yet, and your mask starts in the upper left "
+        "corner. Under lower_right, the default, the last query sees every "
+        "key: line up the last row with the last column."
+    ),
+    evidence="fresh reader: tril(ones) and nothing else",
+)
+def causal_mask_plain_tril(Tq, Tk, *, align="lower_right"):
+    return _causal(Tq, Tk, 0)
 
 
 # 1.5 scaled_dot_product_attention
@@ -1746,9 +1946,9 @@ def sdpa_mask_multiplied_in(
 @wrong(
     "scaled_dot_product_attention",
     hint=(
-        "Your mask has no effect. masked_fill returns a new tensor and "
-        "leaves the old one as it is: if its result is not kept, nothing is "
-        "hidden. Check that you go on with the masked scores."
+        "Neither attn_mask nor is_causal has an effect yet. If you do call "
+        "masked_fill: it returns a new tensor and leaves the old one as it "
+        "is, so go on with what it returns."
     ),
     evidence="M039 CS336 assignment 2",
 )
@@ -2196,6 +2396,135 @@ def sdpa_dictionary(q, k, v, *, attn_mask=None, is_causal=False, scale=None):
     return {"output": output, "weights": weights}
 
 
+# Shown by: a batch axis; without one it is right.
+@wrong(
+    "scaled_dot_product_attention",
+    hint=(
+        "k.T reverses all axes, the batch and the heads included, so it is "
+        "right for one matrix only. Exchange the last two axes and leave the "
+        "others where they are."
+    ),
+    evidence="M029, M027; the chapter's warning",
+)
+def sdpa_all_axes_reversed(
+    q, k, v, *, attn_mask=None, is_causal=False, scale=None
+):
+    k = _wide(k).permute(*reversed(range(k.ndim)))
+    scale = q.shape[-1] ** -0.5 if scale is None else scale
+    scores, keep = _apply_masks(_wide(q) @ k * scale, attn_mask, is_causal)
+    return _attend(_masked(scores, keep), v, q.dtype)
+
+
+# Shown by: a float mask with finite entries other than 0.
+@wrong(
+    "scaled_dot_product_attention",
+    hint=(
+        "You add the floating mask before the scale, so its entries shrink "
+        "with the scores. It is added to the scores after scaling, as in the "
+        "formula."
+    ),
+    evidence="fresh reader: order of the steps",
+)
+def sdpa_mask_scaled_too(
+    q, k, v, *, attn_mask=None, is_causal=False, scale=None
+):
+    scale = q.shape[-1] ** -0.5 if scale is None else scale
+    scores, keep = _apply_masks(_scores(q, k, 1), attn_mask, is_causal)
+    return _attend(_masked(scores * scale, keep), v, q.dtype)
+
+
+@wrong(
+    "scaled_dot_product_attention",
+    hint=(
+        "You add the floating mask before the scale, so its entries shrink "
+        "with the scores. It is added to the scores after scaling, as in the "
+        "formula. (Half-precision inputs have to be widened first.)"
+    ),
+    evidence="fresh reader: the same before half precision is done",
+)
+def sdpa_mask_scaled_too_in_own_dtype(
+    q, k, v, *, attn_mask=None, is_causal=False, scale=None
+):
+    scale = q.shape[-1] ** -0.5 if scale is None else scale
+    scores, keep = _apply_masks(q @ k.mT, attn_mask, is_causal)
+    weights = _masked(scores * scale, keep)
+    return weights @ v, weights
+
+
+# Shown by: half-precision inputs whose scores exceed 65,504.
+@wrong(
+    "scaled_dot_product_attention",
+    hint=(
+        "You compute in the input's half precision, where a score beyond "
+        "65,504 is infinite and the softmax of it NaN. Convert q, k and v to "
+        "float32 first, and both results back at the end."
+    ),
+    evidence="curriculum's precision convention; M117 in reverse",
+)
+def sdpa_half_arithmetic(
+    q, k, v, *, attn_mask=None, is_causal=False, scale=None
+):
+    scale = q.shape[-1] ** -0.5 if scale is None else scale
+    scores, keep = _apply_masks(q @ k.mT * scale, attn_mask, is_causal)
+    weights = _masked(scores, keep)
+    return weights @ v, weights
+
+
+# Shown by: gradients; the values are right.
+@wrong(
+    "scaled_dot_product_attention",
+    hint=(
+        "Your output is right, but no gradient reaches q and k: something on "
+        "the way cuts the graph, such as detach(), .data, item(), numpy() or "
+        "a block under no_grad()."
+    ),
+    evidence="fresh reader; K05's detach in the wrong place",
+)
+def sdpa_detached(q, k, v, *, attn_mask=None, is_causal=False, scale=None):
+    return _sdpa(q.detach(), k.detach(), v, attn_mask, is_causal, scale)
+
+
+@wrong(
+    "scaled_dot_product_attention",
+    hint=(
+        "You multiply the weights by the mask after the softmax. The "
+        "denominator has already counted the hidden keys, so the rows sum to "
+        "less than 1, and a floating mask is no factor at all. Hide the "
+        "scores before the softmax."
+    ),
+    evidence="M034, with the mask as it comes",
+)
+def sdpa_weights_times_mask(
+    q, k, v, *, attn_mask=None, is_causal=False, scale=None
+):
+    scores = _scores(q, k, scale)
+    weights = scores.softmax(-1)
+    weights = weights if attn_mask is None else weights * attn_mask
+    weights = weights * _lower_right(scores) if is_causal else weights
+    return _attend(weights, v, q.dtype)
+
+
+# Shown by: a floating mask, which raises.
+@wrong(
+    "scaled_dot_product_attention",
+    hint=(
+        "You treat every mask as boolean, and a floating one cannot be "
+        "negated. Ask for the mask's dtype: boolean selects, floating is "
+        "added."
+    ),
+    evidence="fresh reader: half-way through",
+)
+def sdpa_boolean_masks_only(
+    q, k, v, *, attn_mask=None, is_causal=False, scale=None
+):
+    scores = _scores(q, k, scale)
+    keep = torch.ones_like(scores, dtype=torch.bool)
+    if attn_mask is not None:
+        keep = keep & ~~attn_mask
+    keep = keep & _lower_right(scores) if is_causal else keep
+    return _attend(_masked(scores, keep), v, q.dtype)
+
+
 # 1.6 masked_softmax
 
 
@@ -2548,6 +2877,71 @@ def masked_softmax_in_place(scores, keep):
     return out
 
 
+# Shown by: a row without a visible key, and as after_renormalised.
+@wrong(
+    "masked_softmax",
+    hint=(
+        "You mask after the softmax and divide by what is left. That is 0 "
+        "where nothing is visible, and also where a hidden score is by far "
+        "the largest, since the visible weights have underflowed then. Hide "
+        "the scores before the softmax."
+    ),
+    evidence="M035 without a guard",
+)
+def masked_softmax_renormalised_unguarded(scores, keep):
+    weights = _wide(scores).softmax(-1) * keep
+    return (weights / weights.sum(-1, keepdim=True)).to(scores.dtype)
+
+
+# Shown by: visible scores below the fill.
+@wrong(
+    "masked_softmax",
+    hint=(
+        "You fill hidden scores with −1e9 and zero their weights afterwards. "
+        "That clears dead rows, but visible scores may lie below −1e9: then "
+        "the hidden ones take all the weight before you clear them. Fill "
+        "with negative infinity."
+    ),
+    evidence="M049, with a second mask after the softmax",
+)
+def masked_softmax_minus_1e9_then_zero(scores, keep):
+    wide = _wide(scores).masked_fill(~keep, -1e9)
+    return (wide.softmax(-1) * keep).to(scores.dtype)
+
+
+# Shown by: gradients, which raise.
+@wrong(
+    "masked_softmax",
+    hint=(
+        "You write zeros into the softmax's own result, which the backward "
+        "pass still needs, so no gradient can be computed. Make a new tensor "
+        "(torch.where, masked_fill), or let no NaN arise."
+    ),
+    evidence="fresh reader: w[isnan] = 0",
+)
+def masked_softmax_nan_overwritten(scores, keep):
+    weights = _wide(scores).masked_fill(~keep, -math.inf).softmax(-1)
+    weights[weights.isnan()] = 0
+    return weights.to(scores.dtype)
+
+
+# Shown by: a hidden or visible score above 709 (88 in float32).
+@wrong(
+    "masked_softmax",
+    hint=(
+        "You multiply the exponentials by keep. Where one has overflowed, "
+        "even at a hidden place, infinity times 0 or by infinity is NaN. "
+        "Subtract the largest visible score of the row before you "
+        "exponentiate."
+    ),
+    evidence="M001 with the mask as a factor",
+)
+def masked_softmax_exponentials_times_keep(scores, keep):
+    e = _wide(scores).exp() * keep
+    total = e.sum(-1, keepdim=True)
+    return (e / total.masked_fill(total == 0, 1)).to(scores.dtype)
+
+
 # 1.6 padding_mask
 
 
@@ -2750,6 +3144,20 @@ def padding_mask_integers(lengths, T):
 )
 def padding_mask_longest_for_all(lengths, T):
     return _padding(lengths.max().expand(len(lengths)), T)
+
+
+# Shown by: the dtype only.
+@wrong(
+    "padding_mask",
+    hint=(
+        "Your mask holds the numbers 0 and 1 as floats. Attention functions "
+        "add a floating mask to the scores, so nothing would be hidden. "
+        "Return the comparison itself, which is boolean."
+    ),
+    evidence="M042 transformers#205",
+)
+def padding_mask_ones(lengths, T):
+    return _padding(lengths, T).float()
 
 
 # 1.7 additive_attention
@@ -2960,9 +3368,9 @@ def additive_attention_keep_after_softmax(s, h, W, U, v, keep=None):
 @wrong(
     "additive_attention",
     hint=(
-        "An example without a visible position gives NaN, because all of its "
-        "scores are −∞. In this course its weights and its context are "
-        "zeros; masked_softmax from 1.6 does that."
+        "An example without a visible position gives NaN, since its softmax "
+        "divides 0 by 0. In this course its weights and its context are "
+        "zeros; masked_softmax from 1.6a does that."
     ),
     evidence="M069 jadore801120#5",
 )
@@ -3070,6 +3478,50 @@ def additive_attention_results_swapped(s, h, W, U, v, keep=None):
 def additive_attention_float32(s, h, W, U, v, keep=None):
     scores = _additive_scores(*(x.float() for x in (s, h, W, U, v)))
     return _additive(scores, h.float(), keep, s.dtype)
+
+
+# Shown by: keep; B = Tdec mixes examples, other sizes raise.
+@wrong(
+    "additive_attention",
+    hint=(
+        "keep is (B, Tenc) and the scores are (B, Tdec, Tenc), so keep's "
+        "batch lines up with the decoder steps. Give it an axis of size 1 in "
+        "the middle."
+    ),
+    evidence="fresh reader: broadcasting",
+)
+def additive_attention_keep_misaligned(s, h, W, U, v, keep=None):
+    scores = _additive_scores(s, h, W, U, v)
+    if keep is not None:
+        scores = scores.masked_fill(~keep, -math.inf)
+    return _attend(scores.softmax(-1), h, s.dtype)
+
+
+# Shown by: Tdec = Tenc by value; other lengths raise.
+@wrong(
+    "additive_attention",
+    hint=(
+        "Your new axes are exchanged, so the scores have one row for each "
+        "encoder state, (B, Tenc, Tdec). Rows are decoder steps: s gets its "
+        "new axis after Tdec, h before Tenc."
+    ),
+    evidence="fresh reader: unsqueeze(1) and unsqueeze(2) exchanged",
+)
+def additive_attention_axes_exchanged(s, h, W, U, v, keep=None):
+    scores = _additive_scores(s, h, W, U, v).mT
+    return _additive(scores, h, keep, s.dtype)
+
+
+@wrong(
+    "additive_attention",
+    hint=(
+        "You average with the scores as they are. Their rows do not sum to "
+        "1: take the softmax over the encoder states first."
+    ),
+    evidence="fresh reader: half-way through",
+)
+def additive_attention_no_softmax(s, h, W, U, v, keep=None):
+    return _attend(_additive_scores(s, h, W, U, v), h, s.dtype)
 
 
 # 1.7 luong_score
@@ -3236,6 +3688,48 @@ def luong_score_first_example(s, h, W=None):
 def luong_score_float32(s, h, W=None):
     W = None if W is None else W.float()
     return luong_score_einsum(s.float(), h.float(), W).to(s.dtype)
+
+
+# Shown by: the kind of the result only.
+@wrong(
+    "luong_score",
+    hint=(
+        "You return a numpy array. Stay with torch: the scores are a tensor, "
+        "and gradients flow through it."
+    ),
+    evidence="fresh reader: numpy for torch",
+)
+def luong_score_numpy_array(s, h, W=None):
+    return luong_score_einsum(s, h, W).numpy()
+
+
+# Shown by: Tdec ≠ Tenc raises; otherwise by shape.
+@wrong(
+    "luong_score",
+    hint=(
+        "You multiply s and h entry by entry and sum, which pairs step 1 "
+        "with step 1 only. Every decoder state meets every encoder state: "
+        "that is a matrix product for each example."
+    ),
+    evidence="fresh reader: one score a step",
+)
+def luong_score_same_steps(s, h, W=None):
+    s = s if W is None else s @ W
+    return (s * h).sum(-1)
+
+
+# Shown by: B > 1 by shape or an error.
+@wrong(
+    "luong_score",
+    hint=(
+        "h.T reverses all axes, the batch included. Exchange the last two "
+        "and leave the batch in front."
+    ),
+    evidence="M029, M027; the chapter's warning",
+)
+def luong_score_all_axes_reversed(s, h, W=None):
+    s = s if W is None else s @ W
+    return s @ h.permute(2, 1, 0)
 
 
 # 1.8 attention_backward
@@ -3699,6 +4193,83 @@ def attention_backward_in_place(q, k, v, keep, dout):
     grads = attention_backward_einsum(q, k, v, keep, dout)
     q /= math.sqrt(q.shape[-1])
     return tuple(grads)
+
+
+@wrong(
+    "attention_backward",
+    hint=(
+        "dV is right, and dQ and dK are still zeros. Go on from dP = dO Vᵀ "
+        "through the softmax to dS; dQ and dK are products with it."
+    ),
+    evidence="fresh reader: half-way through",
+)
+def attention_backward_dv_only(q, k, v, keep, dout):
+    dv = attention_backward_einsum(q, k, v, keep, dout)[2]
+    return np.zeros_like(q), np.zeros_like(k), dv
+
+
+@wrong(
+    "attention_backward",
+    hint=(
+        "You send dP straight on to the scores, as if there were no softmax. "
+        "Between dP and dS stands the Jacobian of each row of P."
+    ),
+    evidence="fresh reader: half-way through",
+)
+def attention_backward_softmax_skipped(q, k, v, keep, dout):
+    p = _probabilities(q, k, keep)
+    return _gradients(q, k, p, dout @ _swap(v), dout)
+
+
+# Shown by: Tk ≠ d by shape; otherwise by value.
+@wrong(
+    "attention_backward",
+    hint=(
+        "Your dK is transposed: you multiply Qᵀ with dS, which gives "
+        "(…, d, Tk). The rows of dK are keys: transpose dS instead."
+    ),
+    evidence="fresh reader: order of the product",
+)
+def attention_backward_dk_transposed(q, k, v, keep, dout):
+    dq, dk, dv = attention_backward_einsum(q, k, v, keep, dout)
+    return dq, _swap(dk), dv
+
+
+# Shown by: a mask that has fewer axes than the scores, or axes of size 1.
+@wrong(
+    "attention_backward",
+    hint=(
+        "You use keep as an index, which does not broadcast: it fails when "
+        "keep has fewer axes than the scores, or axes of size 1. np.where "
+        "broadcasts, and so does np.broadcast_to."
+    ),
+    evidence="fresh reader: scores[~keep] = -inf",
+)
+def attention_backward_keep_as_index(q, k, v, keep, dout):
+    scores = q @ _swap(k)
+    scores[~keep] = 0  # raises if the shapes differ
+    return attention_backward_einsum(q, k, v, keep, dout)
+
+
+# Shown by: a query that sees nothing.
+@wrong(
+    "attention_backward",
+    hint=(
+        "You replace NaN at the end. By then a query that sees nothing has "
+        "spread it to all of dK and dV, and the replacement wipes out what "
+        "the other queries gave. See to it that its weights are 0."
+    ),
+    evidence="fresh reader: nan_to_num on the results",
+)
+def attention_backward_nan_replaced(q, k, v, keep, dout):
+    with np.errstate(all="ignore"):
+        s = q @ _swap(k) / math.sqrt(q.shape[-1])
+        s = np.where(keep, s, -np.inf)
+        e = np.exp(s - s.max(-1, keepdims=True))
+        p = e / e.sum(-1, keepdims=True)
+        ds = _score_gradients(p, dout @ _swap(v))
+        grads = _gradients(q, k, p, ds, dout)
+    return tuple(np.nan_to_num(grad) for grad in grads)
 
 
 LEFT_OUT = {

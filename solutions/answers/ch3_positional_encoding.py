@@ -934,6 +934,69 @@ def embed_in_place(ids, tok, pos):
     return out
 
 
+# Shown by: B ≠ T, which raises or gives another shape.
+@wrong(
+    "embed",
+    hint=(
+        "Your positions have the shape (T, 1, D), so they are added along "
+        "the batch axis. They belong to the places of a sequence: (T, D), or "
+        "(1, T, D), lines up with the last two axes of (B, T, D)."
+    ),
+    evidence="M128 with unsqueeze(1) for unsqueeze(0)",
+)
+def embed_axis_after_time(ids, tok, pos):
+    _checked(ids, tok, pos)
+    return tok[ids] + pos[: ids.shape[1]].unsqueeze(1)
+
+
+# Shown by: B ≠ T.
+@wrong(
+    "embed",
+    hint=(
+        "You take T from the batch axis: ids are (B, T), so their first size "
+        "is the number of sequences. T is the second."
+    ),
+    evidence="fresh reader: len(ids), ids.shape[0]",
+)
+def embed_length_from_batch(ids, tok, pos):
+    _known(ids, tok)
+    if len(ids) > len(pos):
+        raise ValueError(f"{len(ids)} tokens, {len(pos)} positions")
+    return tok[ids] + pos[: len(ids)]
+
+
+# Shown by: a sequence exactly as long as the table.
+@wrong(
+    "embed",
+    hint=(
+        "You refuse a sequence that is exactly as long as the table of "
+        "positions. It fits: only T > C is too long."
+    ),
+    evidence="fresh reader: off by one",
+)
+def embed_refuses_full_length(ids, tok, pos):
+    _known(ids, tok)
+    if ids.shape[1] >= len(pos):
+        raise ValueError(f"{ids.shape[1]} tokens, {len(pos)} positions")
+    return tok[ids] + pos[: ids.shape[1]]
+
+
+# Shown by: the tables' gradients.
+@wrong(
+    "embed",
+    hint=(
+        "You copy the tables into new parameters (nn.Parameter, "
+        "nn.Embedding), so their gradients never reach the tables that were "
+        "given. Index those tables themselves."
+    ),
+    evidence="fresh reader: nn.Embedding filled by hand",
+)
+def embed_new_parameters(ids, tok, pos):
+    _checked(ids, tok, pos)
+    tok, pos = torch.nn.Parameter(tok), torch.nn.Parameter(pos)
+    return tok[ids] + pos[: ids.shape[1]]
+
+
 # 3.3 equivariance_gap
 
 
@@ -1188,6 +1251,46 @@ def gap_in_place(f, x, perm):
 )
 def gap_float32(f, x, perm):
     return gap_loops(f, x.float(), perm)
+
+
+# Shown by: small gaps.
+@wrong(
+    "equivariance_gap",
+    hint=(
+        "You round the result, so small gaps become 0. Return the norm "
+        "itself and leave the judgement to the reader."
+    ),
+    evidence="fresh reader: round(…, 3)",
+)
+def gap_rounded(f, x, perm):
+    return round(gap_loops(f, x, perm), 3)
+
+
+# Shown by: a function with large outputs.
+@wrong(
+    "equivariance_gap",
+    hint=(
+        "You divide the difference by the size of f(x). The task asks for a "
+        "norm of the difference itself."
+    ),
+    evidence="fresh reader: a relative error",
+)
+def gap_relative(f, x, perm):
+    out = f(x)[..., perm, :]
+    return ((out - f(x[..., perm, :])).norm() / out.norm()).item()
+
+
+@wrong(
+    "equivariance_gap",
+    hint=(
+        "You add up signed differences and take the absolute value last, "
+        "when they have cancelled already: a permutation only moves entries "
+        "about. Take absolute values (or squares) entry by entry."
+    ),
+    evidence="fresh reader: abs after the sum",
+)
+def gap_absolute_of_sum(f, x, perm):
+    return (f(x)[..., perm, :] - f(x[..., perm, :])).sum().abs().item()
 
 
 # 3.4 apply_rope
@@ -1813,6 +1916,46 @@ def rope_added(x, positions, base=1e4, *, interleaved=True):
         _wide(x)
         + _joined(angles.sin(), angles.cos(), interleaved, angles.dtype)
     ).to(x.dtype)
+
+
+# Shown by: positions with more than one axis, or with none.
+@wrong(
+    "apply_rope",
+    hint=(
+        "torch.outer takes positions of one axis only. They may have any "
+        "shape that broadcasts to (…, T): give them a last axis of size 1 "
+        "and multiply with the frequencies."
+    ),
+    evidence="fresh reader: the way most tutorials make the angles",
+)
+def rope_outer(x, positions, base=1e4, *, interleaved=True):
+    frequencies = base ** -_exponents(x.shape[-1]).double()
+    angles = torch.outer(positions.double(), frequencies).to(_wide(x).dtype)
+    return _turned(x, angles, interleaved)
+
+
+# Shown by: float64, an odd width and half precision.
+@wrong(
+    "apply_rope",
+    hint=(
+        "Your rotation is right in float32 only. The angles have torch's "
+        "default dtype, so float64 inputs lose half of their digits and half "
+        "inputs come back as float32. Make the angles in x's dtype (float32 "
+        "for half) and convert the result to it."
+    ),
+    evidence="fresh reader: no thought of dtypes yet",
+)
+def rope_default_dtype(x, positions, base=1e4, *, interleaved=True):
+    width = x.shape[-1]
+    angles = positions[..., None] * base ** (
+        -torch.arange(0, width, 2) / width
+    )
+    cos, sin = angles.cos(), angles.sin()
+    a, c = (x[..., ::2], x[..., 1::2]) if interleaved else x.chunk(2, -1)
+    new = (a * cos - c * sin, a * sin + c * cos)
+    return (
+        torch.stack(new, -1).flatten(-2) if interleaved else torch.cat(new, -1)
+    )
 
 
 # 3.5 rope_layout
@@ -2549,6 +2692,60 @@ def alibi_transposed(n_heads, Tq, Tk):
     return _penalty(_slopes(n_heads), _distances(Tq, Tk).abs().T)
 
 
+@wrong(
+    "alibi_bias",
+    hint=(
+        "Two things. A new query stands at i + Tk − Tq, not at i. And where "
+        "the number of heads is no power of two, two sequences of slopes are "
+        "joined: 2^(−8h/H) does not hold for all H."
+    ),
+    evidence="fresh reader: M160 and M166 together",
+)
+def alibi_geometric_upper_left(n_heads, Tq, Tk):
+    grid = torch.arange(Tq)[:, None] - torch.arange(Tk)
+    return _penalty(_slopes_of_power(n_heads), grid.abs())
+
+
+@wrong(
+    "alibi_bias",
+    hint=(
+        "Your slopes start one step too early, at 2^0 = 1: count the heads "
+        "from 1. The first of 8 slopes is 1/2. (For numbers that are not "
+        "powers of two the rule is another one.)"
+    ),
+    evidence="fresh reader: M160 and M161 together",
+)
+def alibi_geometric_from_one(n_heads, Tq, Tk):
+    slopes = [2 ** (-8 * h / n_heads) for h in range(n_heads)]
+    return _penalty(slopes, _distances(Tq, Tk).abs())
+
+
+@wrong(
+    "alibi_bias",
+    hint=(
+        "The sign is wrong: far keys get the largest bias and therefore the "
+        "largest weights. (And for numbers of heads that are not powers of "
+        "two the slopes follow another rule.)"
+    ),
+    evidence="fresh reader: M160 and M163 together",
+)
+def alibi_geometric_sign_flipped(n_heads, Tq, Tk):
+    return -alibi_geometric(n_heads, Tq, Tk)
+
+
+# Shown by: the kind of the result only.
+@wrong(
+    "alibi_bias",
+    hint=(
+        "You return a numpy array. A torch tensor of torch's default dtype "
+        "is due, to be added to scores."
+    ),
+    evidence="fresh reader: numpy for torch",
+)
+def alibi_numpy_array(n_heads, Tq, Tk):
+    return alibi_loops(n_heads, Tq, Tk).numpy()
+
+
 # 3.7 rope_inv_freq
 
 
@@ -3123,8 +3320,8 @@ def inv_freq_llama3_blend_exchanged(
 @wrong(
     "rope_inv_freq",
     hint=(
-        "Your llama3 has no blend: between the two limits it jumps. There, "
-        "g = (turns − low)/(high − low) mixes θ and θ/s."
+        "Your llama3 has no blend: it keeps the pairs between the two limits "
+        "as they are. There, g = (turns − low)/(high − low) mixes θ and θ/s."
     ),
     evidence="plausible: one threshold instead of two",
 )
@@ -3142,9 +3339,9 @@ def inv_freq_llama3_no_blend(d_head, base, method, factor, orig_max, **kw):
 @wrong(
     "rope_inv_freq",
     hint=(
-        "Your llama3 keeps the pairs between the two limits as they are. "
-        "Only those above high_freq_factor turns are kept; in between, g "
-        "mixes θ and θ/s, and below low_freq_factor it is θ/s."
+        "Your llama3 has no blend: it slows the pairs between the two "
+        "limits down by the full factor. Only those below low_freq_factor "
+        "turns become θ/s; in between, g mixes θ and θ/s."
     ),
     evidence="plausible: the upper threshold for both",
 )
@@ -3337,6 +3534,45 @@ def inv_freq_per_channel(d_head, base, method, factor, orig_max, **kw):
 )
 def inv_freq_alone(d_head, base, method, factor, orig_max, **kw):
     return _stretched(method, d_head, base, factor, orig_max, **kw)[0]
+
+
+@wrong(
+    "rope_inv_freq",
+    hint=(
+        "Your yarn does not limit the ramp: before low the share of θ/s is "
+        "negative and beyond high it exceeds 1. Clamp it to 0 … 1."
+    ),
+    evidence="fresh reader: clamp forgotten",
+)
+def inv_freq_yarn_not_clamped(d_head, base, method, factor, orig_max, **kw):
+    def change(d, b, s, L, **kw):
+        low, high = _limited(*_ramp_ends(d, b, L, **kw), d - 1)
+        high = high + 0.001 if high == low else high
+        share = (torch.arange(d // 2).double() - low) / (high - low)
+        return _blend(_thetas(d, b), share, s), _attention(s)
+
+    return _variant("yarn", change)(
+        d_head, base, method, factor, orig_max, **kw
+    )
+
+
+@wrong(
+    "rope_inv_freq",
+    hint=(
+        "Your llama3 does not limit the blend: g is below 0 for slow pairs "
+        "and above 1 for fast ones. Clamp it to 0 … 1."
+    ),
+    evidence="fresh reader: clamp forgotten",
+)
+def inv_freq_llama3_not_clamped(d_head, base, method, factor, orig_max, **kw):
+    def change(d, b, s, L, low_freq_factor=1, high_freq_factor=4):
+        keep = _turns(d, b, L) - low_freq_factor
+        keep = keep / (high_freq_factor - low_freq_factor)
+        return _blend(_thetas(d, b), 1 - keep, s), 1.0
+
+    return _variant("llama3", change)(
+        d_head, base, method, factor, orig_max, **kw
+    )
 
 
 # 3.8 rope_angle_error
@@ -3674,6 +3910,35 @@ def angle_width_ignored(pos, dtype, d_head=64, base=1e4):
 )
 def angle_base_ignored(pos, dtype, d_head=64, base=1e4):
     return angle_loops(pos, dtype, d_head)
+
+
+@wrong(
+    "rope_angle_error",
+    hint=(
+        "What you take for exact is computed from the frequencies that were "
+        "rounded already, so their error does not count. Keep the float64 "
+        "frequencies for the exact angle and round a copy."
+    ),
+    evidence="fresh reader: theta overwritten by its rounded copy",
+)
+def angle_exact_from_rounded(pos, dtype, d_head=64, base=1e4):
+    theta = (base ** -_exponents(d_head)).to(dtype)
+    short = _short(pos, theta, dtype)
+    return (short - pos * theta.double()).abs().max().item()
+
+
+@wrong(
+    "rope_angle_error",
+    hint=(
+        "You take the difference modulo 2π, which turns an error of −1 into "
+        "5.28. Here it is taken as it is, without its sign."
+    ),
+    evidence="curriculum 3.8: not folded; the remainder of a negative number",
+)
+def angle_remainder(pos, dtype, d_head=64, base=1e4):
+    theta = base ** -_exponents(d_head)
+    gap = _short(pos, theta, dtype) - pos * theta
+    return (gap % (2 * math.pi)).max().item()
 
 
 LEFT_OUT = {
