@@ -64,20 +64,29 @@ def read_golden(lesson, name):
         )
     want = _tree(name, stored)
     known = json.loads(_text(stored[f"{name}.mistakes"]))
-    exercise = exercises(lesson)[name]
+    centres = _Centres(exercises(lesson)[name], want)
     mistakes = {}
     for (id, (hint, pattern)), rows in zip(
         known.items(), stored[f"{name}.sketches"], strict=True
     ):
-        whole, first = rows + _centres(exercise, want, pattern)
+        whole, first = rows + centres(pattern)
         mistakes[id] = Mistake(hint, whole, first, tuple(pattern))
     return want, mistakes
 
 
-def _centres(exercise, want, pattern):
-    """Sketches of what the oracle shows, where a mistake is compared."""
-    first = first_read(exercise, want, pattern)
-    return np.stack([sketch(exercise, want), sketch(exercise, first)])
+class _Centres:
+    """Sketches of what the oracle shows, where mistakes are compared."""
+
+    def __init__(self, exercise, want):
+        self.exercise, self.want = exercise, want
+        self.whole, self.parts = sketch(exercise, want), {}
+
+    def __call__(self, pattern):
+        part = first_read(self.exercise, self.want, pattern)
+        key = tuple(part)
+        if key not in self.parts:
+            self.parts[key] = sketch(self.exercise, part)
+        return np.stack([self.whole, self.parts[key]])
 
 
 def golden_entries(exercise, want, mistakes):
@@ -88,9 +97,9 @@ def golden_entries(exercise, want, mistakes):
         id: [mistake.hint, mistake.pattern] for id, mistake in mistakes.items()
     }
     # Differences need no more digits than float32 has, sketches would.
+    centres = _Centres(exercise, want)
     rows = [
-        np.stack([each.sketch, each.first])
-        - _centres(exercise, want, each.pattern)
+        np.stack([each.sketch, each.first]) - centres(each.pattern)
         for each in mistakes.values()
     ]
     name = exercise.name

@@ -157,12 +157,14 @@ def _judge(exercise, observation, standard, example):
         )
     results = failures(exercise, seen, standard.want, standard.inputs)
     wrong = failing(results)
-    named = []
-    if wrong:
-        named = diagnose(
-            exercise, seen, standard.want, wrong, standard.mistakes()
-        )
-    hints = {id: standard.mistakes()[id].hint for id in named}
+    hints = {}
+    if wrong and example is not None and not example.passed:
+        # Known already, and much cheaper than running all mistakes here.
+        hints = example.hints
+    elif wrong:
+        known = standard.mistakes()
+        named = diagnose(exercise, seen, standard.want, wrong, known)
+        hints = {id: known[id].hint for id in named}
     findings = [
         _finding(exercise, part, results[part.name], standard.inputs, example)
         for part in exercise.properties
@@ -170,7 +172,7 @@ def _judge(exercise, observation, standard, example):
     if wrong:
         first = [part.property for part in findings].index(wrong[0])
         findings[first] = dataclasses.replace(
-            findings[first], mistake=named[0] if named else None
+            findings[first], mistake=next(iter(hints), None)
         )
     if observation["forbidden"]:
         findings.insert(0, _own_work(observation["forbidden"]))

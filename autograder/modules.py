@@ -201,8 +201,8 @@ def of_modules(*properties, twins=True):
             gate=True,
             because="weights are loaded by name",
             says=(
-                "The check loads weights by the documented names: rename "
-                "yours to the ones that the docstring lists."
+                "The check loads weights by the documented names: use the "
+                "names and shapes that the docstring lists."
             ),
         ),
         form,

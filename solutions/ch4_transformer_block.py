@@ -1281,9 +1281,10 @@ class ViT(nn.Module):
 #   `torch.erf(torch.from_numpy(u)).numpy()` is allowed, and so is
 #   `scipy.special.erf` where scipy is installed.
 #   No automatic differentiation and no finite differences.
-# - Scores may be in the hundreds: subtract each row's maximum.
+# - Scores may be in the thousands: subtract each row's maximum.
 # - Each group of gradients earns its own points, so a part is worth handing
-#   in.
+#   in: for what you do not have yet, put zeros of the right shape into the
+#   dict, `np.zeros_like(params[name])`.
 #
 # **Example:** if the weights of `attn.out_proj` and `mlp.fc2` are zero, both
 # branches are constants, and what is left is the stream.

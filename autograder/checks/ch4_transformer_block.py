@@ -429,6 +429,9 @@ def swiglu_inputs(rng):
             rng.randn(2, 6)
         ),
         "already a multiple": built(3, 8, multiple_of=8)(rng.randn(2, 3)),
+        "a multiple but for a fraction": built(7, 18, multiple_of=6)(
+            rng.randn(2, 7)
+        ),
         "gradient": plain(x, upstream=[rng.randn(2, 3, 5)]),
         "float32": plain(x.astype("float32"), dtype="float32"),
         "4096, multiple of 256": module_case(
@@ -465,6 +468,7 @@ SwiGLU = Exercise(
             "default width",
             "default width, multiple of 4",
             "already a multiple",
+            "a multiple but for a fraction",
             points=0.5,
             because="another width has other shapes, so the names close it",
             says=(
@@ -1873,7 +1877,7 @@ def block_backward_inputs(rng):
         "another width of the MLP": one(2, 3, 4, 1, wide=3),
         "a large stream": one(1, 3, 4, 2, wide=2, size=100.0),
         "rows close to equal": one(1, 3, 4, 2, wide=2, size=1e-3),
-        "peaked attention": one(1, 4, 4, 2, wide=2, peaked=30.0),
+        "peaked attention": one(1, 4, 4, 2, wide=2, peaked=100.0),
     }
 
 
@@ -1979,8 +1983,8 @@ block_backward = Exercise(
             gate=True,
             says=(
                 "Return one dict: a float64 array for each name in params, "
-                "in that "
-                'parameter\'s shape, and one for the input under "x".'
+                "in that parameter's shape, and one for the input under "
+                '"x". Zeros may stand for what you do not have yet.'
             ),
         ),
         law(

@@ -1872,6 +1872,24 @@ def attention_cost_no_batch(B, T, d_model, n_heads, bytes_per_element=4):
 
 
 @_costs(
+    "M363, in one of the counts",
+    (
+        "projection_flops is that of one sequence: a batch of B projects B·T"
+        " rows."
+    ),
+)
+def attention_cost_one_sequence(B, T, d_model, n_heads, bytes_per_element=4):
+    return _cost(
+        B,
+        T,
+        d_model,
+        n_heads,
+        bytes_per_element,
+        projection_flops=8 * T * d_model**2,
+    )
+
+
+@_costs(
     "common",
     (
         "score_bytes counts two tensors, scores and weights. The contract "
@@ -1903,6 +1921,42 @@ def attention_cost_linear(B, T, d_model, n_heads, bytes_per_element=4):
         n_heads,
         bytes_per_element,
         score_flops=4 * B * T * d_model,
+    )
+
+
+@_costs(
+    "full width in every head; plausible",
+    (
+        "score_flops grows with the number of heads: you count D terms for "
+        "each of them. A head has D / H, so all heads together have D."
+    ),
+)
+def attention_cost_wide_scores(B, T, d_model, n_heads, bytes_per_element=4):
+    return _cost(
+        B,
+        T,
+        d_model,
+        n_heads,
+        bytes_per_element,
+        score_flops=4 * B * n_heads * T**2 * d_model,
+    )
+
+
+@_costs(
+    "causal counting; common",
+    (
+        "score_flops counts only what a causal mask leaves. By the "
+        "convention here attention is dense: T² products, hidden or not."
+    ),
+)
+def attention_cost_causal(B, T, d_model, n_heads, bytes_per_element=4):
+    return _cost(
+        B,
+        T,
+        d_model,
+        n_heads,
+        bytes_per_element,
+        score_flops=2 * B * T * (T + 1) * d_model,
     )
 
 
@@ -2128,6 +2182,18 @@ def qkv_per_head_to_cat_width_for_count(w, n_heads):
 def qkv_per_head_to_cat_not_joined(w, n_heads):
     rows = w.unflatten(0, (n_heads, 3, -1)).transpose(0, 1)
     return rows.flatten(1, 2)
+
+
+@_layout(
+    "dtype changed; plausible",
+    (
+        "The rows are in place, but their dtype has changed. Only places "
+        "change here."
+    ),
+)
+def qkv_per_head_to_cat_float32(w, n_heads):
+    rows = w.float().unflatten(0, (n_heads, 3, -1))
+    return rows.transpose(0, 1).flatten(0, 2)
 
 
 @_layout(
@@ -2478,6 +2544,31 @@ class CrossAttentionPaddingOnlyItself(_CrossAttention):
         return super().forward(
             q, kv, key_padding_mask=mask, is_causal=is_causal
         )
+
+
+@_cross(
+    "mask on the query axis; M076's kind",
+    (
+        "The padding mask stands on the axis of the queries. It describes "
+        "the keys, the last axis of the scores: (B, 1, 1, Tk)."
+    ),
+)
+class CrossAttentionMasksQueries(_CrossAttention):
+    def padding(self, mask, scores):
+        return mask[:, None, :, None]
+
+
+@_cross(
+    "mask without new axes; plausible",
+    (
+        "The padding mask meets the scores without axes for heads and "
+        "queries, so its two axes line up with queries and keys. Insert "
+        "them: (B, 1, 1, Tk)."
+    ),
+)
+class CrossAttentionBareMask(_CrossAttention):
+    def padding(self, mask, scores):
+        return mask
 
 
 @_cross(
@@ -3928,6 +4019,18 @@ def _mla(evidence, hint):
 class LatentScaleByHead(_Latent):
     def width(self, absorb):
         return self.d
+
+
+@_mla(
+    "M-kind of 2.2",
+    (
+        "The scores are divided by √D, the width of the model. A score is a "
+        "dot product of Dh + d_rope terms: divide by the root of that."
+    ),
+)
+class LatentScaleByModel(_Latent):
+    def width(self, absorb):
+        return self.H * self.d
 
 
 @_mla(

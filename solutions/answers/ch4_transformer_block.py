@@ -112,9 +112,9 @@ class LayerNormUnbiased(_LayerNorm):
     "LayerNorm",
     evidence="M170 and M181, hyunwoongko#7",
     hint=(
-        "You add eps to the standard deviation, outside the root. It belongs "
-        "to the variance, inside the root: for rows with a spread of 1e-3 "
-        "the two differ by a factor."
+        "eps is missing, or added to the standard deviation, outside the "
+        "root. It belongs to the variance, inside the root: for rows with a "
+        "spread of 1e-3 the two differ by a factor."
     ),
 )
 class LayerNormEpsOutside(_LayerNorm):
@@ -873,6 +873,18 @@ def gelu_always_exact(x, approximate="none"):
 
 @wrong(
     "gelu",
+    evidence="not done yet; plausible",
+    hint=(
+        "You do not look at approximate: the tanh form is missing, and so is"
+        " the ValueError for other values."
+    ),
+)
+def gelu_ignores_approximate(x, approximate="none"):
+    return _erf_gelu(_wide(x)).to(x.dtype)
+
+
+@wrong(
+    "gelu",
     evidence="the two values swapped; plausible",
     hint=(
         'Your two forms are swapped: "none" is the exact one, with the error '
@@ -893,6 +905,19 @@ def gelu_swapped(x, approximate="none"):
 )
 def gelu_sigmoid(x, approximate="none"):
     return _gelu(x, approximate, lambda x: x * torch.sigmoid(1.702 * x))
+
+
+@wrong(
+    "gelu",
+    evidence="sigmoid form, approximate ignored",
+    hint=(
+        "You use x·σ(1.702 x) whatever approximate says. That is the "
+        "roughest form, off by 0.02, and neither of the two: the exact one "
+        "needs the error function, the other tanh."
+    ),
+)
+def gelu_only_sigmoid(x, approximate="none"):
+    return x * torch.sigmoid(1.702 * x)
 
 
 @wrong(
@@ -985,6 +1010,17 @@ def gelu_no_cubic(x, approximate="none"):
 
 @wrong(
     "gelu",
+    evidence="2/π without the root; plausible",
+    hint=(
+        "The factor in the tanh is 2/π. Its root is due: √(2/π), about 0.798."
+    ),
+)
+def gelu_no_root(x, approximate="none"):
+    return _gelu(x, approximate, tanh=lambda x: _tanh_gelu(x, ROOT**2))
+
+
+@wrong(
+    "gelu",
     evidence="√(2/π) mistaken; common",
     hint=(
         "The factor inside the tanh is √(2/π), about 0.798. Yours is another: "
@@ -1037,8 +1073,8 @@ def gelu_tanh_overflows(x, approximate="none"):
     "gelu",
     evidence="no check of the argument",
     hint=(
-        "An unknown value of approximate is taken for one of the two. A "
-        "typing mistake then goes unnoticed: raise a ValueError."
+        "An unknown value of approximate does not raise a ValueError. If it "
+        "is taken for one of the two forms, a typing mistake goes unnoticed."
     ),
 )
 def gelu_accepts_anything(x, approximate="none"):
@@ -1370,6 +1406,20 @@ class SwiGLURoundsDown(_SwiGLU):
 class SwiGLUOneTooMany(_SwiGLU):
     def width(self, d_model, multiple_of):
         return (8 * d_model // 3 // multiple_of + 1) * multiple_of
+
+
+@wrong(
+    "SwiGLU",
+    evidence="math.ceil of 8d/3; plausible",
+    hint=(
+        "You round up from 8·d_model/3 itself. Its whole part is taken "
+        "first: where that is a multiple already, the fraction must not cost"
+        " another one."
+    ),
+)
+class SwiGLUCeiling(_SwiGLU):
+    def width(self, d_model, multiple_of):
+        return math.ceil(8 * d_model / 3 / multiple_of) * multiple_of
 
 
 @wrong(
@@ -1837,6 +1887,20 @@ class BlockNormsBranchOutput(_Block):
 
 
 @_block(
+    "norm on the branch for post-LN; plausible",
+    (
+        "With norm_first=False your norms act on what the branches return. "
+        "In a post-LN block they act on the sum: add first, then norm, so "
+        "that what leaves the block is normed."
+    ),
+)
+class BlockPostNormsBranch(_Block):
+    def post(self, x):
+        x = x + self.ln1(self.attend(x))
+        return x + self.ln2(self.feed(x))
+
+
+@_block(
     "curriculum 4.3: missing residual",
     (
         "Your block has no residual connections: each branch replaces the "
@@ -1958,6 +2022,21 @@ class BlockResidualOfNormed(_Block):
 
 
 @_block(
+    "no norms yet; plausible",
+    (
+        "Neither norm is used. In a pre-LN block each branch starts with "
+        "one; in a post-LN block each sum goes through one."
+    ),
+)
+class BlockNoNorms(_Block):
+    def pre(self, x):
+        x = x + self.attend(x)
+        return x + self.feed(x)
+
+    post = pre
+
+
+@_block(
     "M190 in the first branch: missing norm",
     (
         "Attention is fed the stream as it is: the first norm is missing, or "
@@ -1981,6 +2060,24 @@ class BlockNoSecondNorm(_Block):
     def pre(self, x):
         x = x + self.attend(self.ln1(x))
         return x + self.feed(x)
+
+
+@_block(
+    "ln1 and ln2 exchanged; plausible",
+    (
+        "ln1 and ln2 have changed places. At the start all norms are equal, "
+        "so it shows only once weights are loaded: ln1 belongs to attention,"
+        " ln2 to the MLP."
+    ),
+)
+class BlockNormsSwapped(_Block):
+    def pre(self, x):
+        x = x + self.attend(self.ln2(x))
+        return x + self.feed(self.ln1(x))
+
+    def post(self, x):
+        x = self.ln2(x + self.attend(x))
+        return self.ln1(x + self.feed(x))
 
 
 @_block(
@@ -2147,6 +2244,38 @@ class BlockSplitByView(_Block):
 
 
 @_block(
+    "M079, both ways",
+    (
+        "You split and merge the heads by a reshape alone, to (B, H, T, Dh) "
+        "and back, which mixes tokens and channels. Split the last axis into"
+        " (H, Dh), and only swap axes to move H."
+    ),
+)
+class BlockReshapesBothWays(_Block):
+    split = BlockSplitByView.split
+
+    def merge(self, x):
+        return x.reshape(x.shape[0], x.shape[2], -1)
+
+
+@_block(
+    "(B, H, T, Dh) handed to attend; plausible",
+    (
+        "Attention runs over the heads of each token instead of over the "
+        "tokens: the axes of time and heads are the other way round. "
+        "`attend` takes (B, T, H, Dh), without a transpose."
+    ),
+)
+class BlockAttendsOverHeads(_Block):
+    def mix(self, q, k, v, keep):
+        q, k, v = (x.unflatten(-1, (self.n_heads, -1)) for x in (q, k, v))
+        out = F.scaled_dot_product_attention(
+            q, k, v, is_causal=True, dropout_p=self.p * self.training
+        )
+        return out.flatten(-2)
+
+
+@_block(
     "M079 merge by view",
     (
         "You merge the heads without swapping the axes back: the shape is "
@@ -2226,6 +2355,21 @@ class BlockRowsReordered(_Block):
     def qkv(self, x):
         k, q, v = super().qkv(x)
         return q, k, v
+
+
+@_block(
+    "(H, 3, Dh) in place of (3, H, Dh); M-kind of 2.4",
+    (
+        "You read the rows of qkv_proj head by head. They are all queries, "
+        "then all keys, then all values: split the last axis into (3, H, "
+        "Dh), in this order."
+    ),
+)
+class BlockQkvByHead(_Block):
+    def qkv(self, x):
+        parts = super().qkv(x)
+        joined = torch.cat(parts, -1).unflatten(-1, (self.n_heads, 3, -1))
+        return [x.flatten(-2) for x in joined.unbind(-2)]
 
 
 @_block(
@@ -2585,6 +2729,18 @@ class BlockAnyLength(_Block):
 
 
 @_block(
+    "assert for a ValueError; plausible",
+    (
+        "A sequence longer than max_context_length raises another exception."
+        " The contract asks for a ValueError."
+    ),
+)
+class BlockAsserts(_Block):
+    def check(self, T):
+        assert T <= self.longest
+
+
+@_block(
     "off by one in the check",
     (
         "You refuse a sequence of exactly max_context_length tokens. Only "
@@ -2793,6 +2949,19 @@ class sites_with_positive_p(_Experiment):
 
 
 @_site(
+    "configuration for behaviour, no experiment",
+    (
+        "You list the dropouts whose p is not 0, without running the block. "
+        "Neither tells whether one acts: p may be 0 at present, and a module"
+        " may never be called. Set p to 1, run and compare."
+    ),
+)
+class sites_by_p_alone(_Experiment):
+    def found(self, block):
+        return [name for name, one in _dropouts(block).items() if one.p > 0]
+
+
+@_site(
     "eval mode; A25",
     (
         "Your experiment runs in the mode in which you found the block, or "
@@ -2875,6 +3044,18 @@ class sites_forget_p(_Experiment):
 class sites_restore_one_p(_Experiment):
     def restore(self, block, modes, p, state):
         super().restore(block, modes, dict.fromkeys(p, 0.1), state)
+
+
+@_site(
+    "nothing put back; plausible",
+    (
+        "After the call modes and p are other than before. Remember both for"
+        " every module, and put them back one by one."
+    ),
+)
+class sites_restore_nothing(_Experiment):
+    def restore(self, block, modes, p, state):
+        super().restore(block, {}, {}, state)
 
 
 @_site(
@@ -2984,6 +3165,18 @@ class sites_first_only(_Experiment):
 class sites_dead_ones(_Experiment):
     def differs(self, one, other):
         return torch.equal(one, other)
+
+
+@_site(
+    "a set or tuple for a list",
+    (
+        "Your names come in a set or a tuple. A list is due: its order does "
+        "not matter."
+    ),
+)
+class sites_as_set(_Experiment):
+    def found(self, block):
+        return set(super().found(block))
 
 
 @_site(
@@ -3150,6 +3343,18 @@ class EncoderMasksBoth(_Encoder):
 
 
 @_encoder(
+    "mask handed on as it comes; plausible",
+    (
+        "Your mask has the axes (B, T) of keep, so they line up with queries"
+        " and keys. Insert axes for heads and queries: (B, 1, 1, T)."
+    ),
+)
+class EncoderBareMask(_Encoder):
+    def mask(self, x, keep):
+        return keep
+
+
+@_encoder(
     "M044 annotated-transformer#17",
     (
         "Your mask has no axis for the heads, so it is broadcast as if "
@@ -3273,6 +3478,36 @@ class EncoderZeroesPadding(_Encoder):
 
 
 @_encoder(
+    "padding set to 0 instead of hidden; plausible",
+    (
+        "You set padded tokens to 0 instead of hiding them. A key of zeros "
+        "still gets a share of the attention: hand the mask to the "
+        "attention, which takes them out of the softmax."
+    ),
+)
+class EncoderZeroesInput(_Encoder):
+    def forward(self, x, keep=None):
+        if keep is not None:
+            x = x * keep[..., None]
+        return super().forward(x)
+
+
+@_encoder(
+    "normed padding set to 0; plausible",
+    (
+        "You set padded tokens to 0 behind the norm instead of hiding them. "
+        "A key that is only its bias still gets a share of the attention: "
+        "hand the mask to the attention."
+    ),
+)
+class EncoderZeroesNormed(_Encoder):
+    def attend(self, x):
+        if self.keep is not None:
+            x = x * self.keep[..., None]
+        return self.project(self.mix(*self.qkv(x), None))
+
+
+@_encoder(
     "M186 post-LN",
     (
         "Your layer is post-LN. Each norm stands at the entrance of its "
@@ -3301,6 +3536,19 @@ class EncoderStaleResidual(_Encoder):
 )
 class EncoderNoResiduals(_Encoder):
     pre = BlockNoResiduals.pre
+
+
+@_encoder(
+    "residual around the MLP forgotten; plausible",
+    (
+        "The MLP replaces the stream: add what it returns to what attention "
+        "left there."
+    ),
+)
+class EncoderNoSecondResidual(_Encoder):
+    def pre(self, x):
+        x = x + self.attend(self.ln1(x))
+        return self.feed(self.ln2(x))
 
 
 @_encoder(
@@ -4313,6 +4561,30 @@ class profile_without_embedding(_Profile):
 
 
 @_depth(
+    "a tuple for a dict; plausible",
+    (
+        'Return a dict with the two lists under "rms" and "grad", not a '
+        "tuple of them."
+    ),
+)
+class profile_tuple(_Profile):
+    def told(self, stream, grads):
+        return tuple(super().told(stream, grads).values())
+
+
+@_depth(
+    "not done yet",
+    (
+        'The dict has no "grad" yet: the norms of the loss\'s gradient at the'
+        " same L + 1 tensors."
+    ),
+)
+class profile_no_gradients(_Profile):
+    def told(self, stream, grads):
+        return {"rms": super().told(stream, grads)["rms"]}
+
+
+@_depth(
     "order of a backward hook",
     (
         "Your gradients stand in the order in which backward meets them, from "
@@ -4880,6 +5152,19 @@ class ViTPositionsShifted(_ViT):
 
 
 @_vit(
+    "class token not expanded; plausible",
+    (
+        "torch.cat does not broadcast: the class token (1, 1, D) has to be "
+        "expanded to the batch before it can stand before the patches."
+    ),
+)
+class ViTNotExpanded(_ViT):
+    def tokens(self, img):
+        x = self.patch_embed(F.unfold(img, self.patch, stride=self.patch).mT)
+        return torch.cat([self.cls_token, x], dim=1) + self.pos_embed
+
+
+@_vit(
     "class token forgotten",
     ("The class token is missing in the sequence, or stays 0 for ever."),
 )
@@ -5016,6 +5301,19 @@ class ViTTanh(_ViT):
         activate = BlockAlwaysTanh.activate
 
 
+@wrong(
+    "ViT",
+    evidence="logits or probabilities; common",
+    hint=(
+        "You return probabilities. Logits are due, without a softmax: cross-"
+        "entropy applies it itself."
+    ),
+)
+class ViTSoftmax(_ViT):
+    def forward(self, images):
+        return super().forward(images).softmax(-1)
+
+
 @_vit(
     "K63 refused: Conv2d as patch_embed",
     (
@@ -5098,6 +5396,10 @@ class _Backward:
     def mask(self, T):
         return np.tril(np.ones((T, T), bool))
 
+    def softmax(self, scores):
+        p = np.exp(scores - scores.max(-1, keepdims=True))
+        return p / p.sum(-1, keepdims=True)
+
     def softmax_back(self, p, dp):
         return p * (dp - (p * dp).sum(-1, keepdims=True))
 
@@ -5152,8 +5454,7 @@ class _Backward:
         )
         scale = self.scale(q.shape[-1])
         scores = np.where(self.mask(x.shape[1]), q @ _swap(k) * scale, -np.inf)
-        p = np.exp(scores - scores.max(-1, keepdims=True))
-        p /= p.sum(-1, keepdims=True)
+        p = self.softmax(scores)
         mixed = self.merge(p @ v)
         h = x + self.linear("attn.out_proj", mixed)
         y2, s2 = self.unit(h)
@@ -5464,6 +5765,19 @@ class backward_key_unscaled(_Backward):
 
 
 @_back(
+    "scale forgotten for both",
+    (
+        "The scale 1/√Dh is in your forward pass and not in the way back: "
+        "the gradients of queries and of keys both get it."
+    ),
+)
+class backward_unscaled(_Backward):
+    def back_to_rows(self, dq, dk, dv):
+        root = math.sqrt(dq.shape[-1])
+        return super().back_to_rows(dq * root, dk * root, dv)
+
+
+@_back(
     "D2 wrong divisor",
     (
         "Your scores are divided by the root of d_model. The root of the head "
@@ -5473,6 +5787,20 @@ class backward_key_unscaled(_Backward):
 class backward_scale_by_model(_Backward):
     def scale(self, d_head):
         return 1 / math.sqrt(self.H * d_head)
+
+
+@_back(
+    "M-kind of 1.1: no maximum subtracted",
+    (
+        "Large scores overflow in your softmax and give NaN. Subtract each "
+        "row's maximum before np.exp: it changes no weight."
+    ),
+)
+class backward_overflows(_Backward):
+    def softmax(self, scores):
+        with np.errstate(all="ignore"):
+            p = np.exp(scores)
+            return p / p.sum(-1, keepdims=True)
 
 
 @_back(

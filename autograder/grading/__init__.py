@@ -1,0 +1,16 @@
+"""Grading submissions: from what arrives to nbgrader's gradebook."""
+
+import secrets
+
+
+def recorded_seed(folder):
+    """The seed of a batch's fresh inputs, drawn once and kept in a folder.
+
+    Everybody is judged alike and a regrade repeats, because stock nbgrader
+    and `grade` read the same file.
+    """
+    path = folder / "seed"
+    if not path.exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        path.write_text(secrets.token_hex(16) + "\n", encoding="utf-8")
+    return path.read_text(encoding="utf-8").strip()

@@ -1,0 +1,332 @@
+"""A whole class: what arrived is graded, recorded and told, whatever is in it.
+
+Submissions are graded by threads that share a warm process, or by the workers
+of a Dask cluster, with the same code. This process alone writes results, one
+submission after the other, so a batch can be stopped and taken up again.
+"""
+
+import atexit
+import concurrent.futures
+import contextlib
+import dataclasses
+import fcntl
+import functools
+import os
+import sys
+import threading
+import time
+
+from autograder.grading import recorded_seed
+from autograder.grading.intake import arrivals
+from autograder.grading.records import (
+    Records,
+    fingerprint,
+    key_of,
+    problem,
+    record,
+    write_atomically,
+)
+from autograder.grading.released import released
+from autograder.grading.repair import rebuild
+from autograder.grading.runner import grade, prepare
+from autograder.grading.sandbox import Limits
+from autograder.grading.worker import Warm
+
+AHEAD = 3  # submissions a worker that wait for it
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """What every worker of a batch has to know."""
+
+    seed: str
+    limits: Limits = Limits()
+    require_sandbox: bool = False
+
+
+_lock = threading.Lock()
+
+
+@functools.cache
+def _warm(limits, require_sandbox):
+    warm = Warm(limits, require_sandbox)
+    atexit.register(warm.close)
+    return warm
+
+
+def warm_process(settings):
+    """This process's warm process, started if need be."""
+    with _lock:
+        return _warm(settings.limits, settings.require_sandbox)
+
+
+@functools.cache
+def _prepared(name, seed):
+    prepare(released(name), seed)
+
+
+def grade_one(arrival, settings):
+    """The record of one submission; whatever is in it, this returns."""
+    if arrival.problem:
+        return problem(arrival)
+    start = time.monotonic()
+    try:
+        lesson = released(arrival.lesson)
+        warm = warm_process(settings)
+        with _lock:
+            _prepared(arrival.lesson, settings.seed)
+        rebuilt = rebuild(lesson, arrival.submitted)
+        reports, outputs, repairs = grade(warm, rebuilt.cells, settings.seed)
+        repairs += newer_python(arrival.submitted.python, outputs)
+    except Exception as error:
+        return problem(
+            arrival,
+            (
+                f"the grader itself failed on it ({type(error).__name__}: "
+                f"{error}). Nothing was recorded; the others are not "
+                "concerned."
+            ),
+        )
+    return record(
+        arrival,
+        lesson,
+        rebuilt.cells,
+        (reports, outputs, [*rebuilt.repairs, *repairs]),
+        time.monotonic() - start,
+    )
+
+
+class BusyError(RuntimeError):
+    """Two batches would write to one folder."""
+
+
+@contextlib.contextmanager
+def _alone(folder):
+    """Keep other batches out of a folder while this one writes to it."""
+    with open(folder / ".lock", "w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise BusyError(
+                f"Another batch is writing to {folder}: wait for it, or "
+                "choose another folder with --out."
+            ) from None
+        yield
+
+
+def newer_python(version, outputs):
+    """What to say of syntax that a newer Python than ours may know."""
+    wrong = any(
+        output["error"] and output["error"]["kind"] == "SyntaxError"
+        for output in outputs.values()
+    )
+    try:
+        theirs = tuple(map(int, version.split(".")[:2]))
+    except ValueError:
+        return []
+    if not wrong or theirs <= sys.version_info[:2]:
+        return []
+    return [
+        f"It was written with Python {version}, and a cell has syntax "
+        f"that Python {sys.version_info[0]}.{sys.version_info[1]}, which "
+        "grades here, does not know."
+    ]
+
+
+class Batch:
+    """One run of `grade`.
+
+    out: folder of gradebook, records, autograded notebooks and feedback
+    tell: is given each record, and whether it was there already
+    say: is given what somebody must know before notebooks run
+    """
+
+    def __init__(
+        self,
+        source,
+        out,
+        tell,
+        *,
+        workers=None,
+        scheduler=None,
+        force=False,
+        require_sandbox=False,
+        limits=None,
+        say=lambda text: None,
+    ):
+        self.source, self.out = source, out
+        self.tell, self.say = tell, say
+        self.workers = workers or os.cpu_count() or 1
+        self.scheduler, self.force = scheduler, force
+        self.settings = Settings(
+            recorded_seed(out), limits or Limits(), require_sandbox
+        )
+        self.records = Records(out)
+        self.graded = self.kept = self.todo = 0
+        self.problems, self.notes, self.found = [], [], []
+
+    def run(self):
+        """Grade everything that is not graded yet.
+
+        raises FileNotFoundError: nothing lies at the source, or the lesson's
+            notebooks or answers are missing
+        raises NoSandboxError: the sandbox is required and missing
+        raises WarmError: notebooks cannot be run here at all
+        raises BusyError: another batch writes to the same folder
+        """
+        if not os.path.exists(self.source):
+            raise FileNotFoundError(f"{self.source} is not there.")
+        with _alone(self.out):
+            self._run()
+
+    def _run(self):
+        if not self.scheduler:
+            warm_process(self.settings).start()
+        self.found = arrivals(self.source)
+        keys = self._keys()
+        todo, kept = [], []
+        for arrival in self.found:
+            made = None if self.force else self._kept(arrival, keys)
+            if made:
+                kept.append(made)
+            else:
+                todo.append(arrival)
+        self.todo = len(todo)
+        for made in kept:
+            self.kept += 1
+            self.tell(made, True)
+        with self._executor() as executor:
+            self._grade_all(executor, todo, keys, kept)
+        self.write_tables()
+
+    def _keys(self):
+        prints = {
+            name: fingerprint(name)
+            for name in {
+                each.lesson for each in self.found if not each.problem
+            }
+        }
+        return {
+            id(each): key_of(
+                each.data, each.lesson, self.settings.seed, prints[each.lesson]
+            )
+            for each in self.found
+            if not each.problem
+        }
+
+    def _kept(self, arrival, keys):
+        """The stored record of a submission that has not changed."""
+        if arrival.problem or not (self.out / "gradebook.db").exists():
+            return None
+        made = self.records.find(arrival.student, arrival.lesson)
+        if made and made.get("key") == keys[id(arrival)]:
+            return made
+        return None
+
+    @contextlib.contextmanager
+    def _executor(self):
+        if self.scheduler:
+            from distributed import Client
+
+            with Client(self.scheduler) as client:
+                self.workers = max(1, len(client.ncores()))
+                yield client.get_executor(retries=2)
+        else:
+            if self.todo:
+                for name in sorted(
+                    {each.lesson for each in self.found if not each.problem}
+                ):
+                    _prepared(name, self.settings.seed)
+                warm = warm_process(self.settings)
+                warm.wait()
+                if warm.told:
+                    self.say(f"Careful: {warm.told}")
+            with concurrent.futures.ThreadPoolExecutor(
+                self.workers
+            ) as executor:
+                yield executor
+            warm_process(self.settings).close()
+
+    def _grade_all(self, executor, todo, keys, kept):
+        waiting, running = iter(todo), {}
+
+        def submit():
+            arrival = next(waiting, None)
+            if arrival is not None:
+                running[executor.submit(grade_one, arrival, self.settings)] = (
+                    arrival
+                )
+
+        for _ in range(self.workers * AHEAD):
+            submit()
+        # Loading nbgrader takes a second, in which the first are graded. It
+        # would take two: jsonschema compiles 39 grammars for formats that no
+        # notebook has, if this module is there.
+        sys.modules.setdefault("rfc3987_syntax", None)
+        from autograder.grading.gradebook import Writer
+
+        writer = Writer(self.out)
+        try:
+            for made in kept:
+                if (made["student"], made["lesson"]) in (
+                    writer.touched_by_hand()
+                ):
+                    writer.write_page(made)
+            while running:
+                done, _ = concurrent.futures.wait(
+                    running, return_when="FIRST_COMPLETED"
+                )
+                for future in done:
+                    arrival = running.pop(future)
+                    submit()
+                    self._finish(
+                        writer, arrival, _result(future, arrival), keys
+                    )
+        except BaseException:
+            for future in running:
+                future.cancel()
+            raise
+        finally:
+            self.notes += writer.notes
+            writer.close()
+
+    def _finish(self, writer, arrival, made, keys):
+        before = self.records.find(made["student"], made["lesson"])
+        if before and not made["problem"]:
+            made["before"] = before["points"]
+        try:
+            writer.write(made, arrival.handed_in)
+        except Exception as error:
+            made = problem(
+                arrival,
+                "its result could not be written "
+                f"({type(error).__name__}: {error}).",
+            )
+        # The record comes last: what it names is in the gradebook.
+        made["key"] = "" if made["problem"] else keys[id(arrival)]
+        if not made["problem"]:
+            self.records.forget_problems(made["student"], made["lesson"])
+        self.records.write(made)
+        self.graded += 1
+        if made["problem"]:
+            self.problems.append(made)
+        self.tell(made, False)
+
+    def write_tables(self):
+        """Write the tables of all results of the course so far."""
+        from autograder.grading.export import exercises_table, grades_table
+
+        made = self.records.all()
+        write_atomically(self.out / "grades.csv", grades_table(made))
+        write_atomically(self.out / "exercises.csv", exercises_table(made))
+
+
+def _result(future, arrival):
+    try:
+        return future.result()
+    except Exception as error:  # a worker of a cluster is gone for good
+        return problem(
+            arrival,
+            f"the worker that graded it failed "
+            f"({type(error).__name__}): grade it again.",
+        )

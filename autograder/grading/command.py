@@ -1,0 +1,157 @@
+"""`python -m autograder grade`: what it says while it grades."""
+
+import json
+import pathlib
+import sys
+import time
+
+from autograder.course import ROOT
+from autograder.goldens import MissingGoldenError
+from autograder.grading.batch import Batch, BusyError
+from autograder.grading.records import spoken
+from autograder.grading.sandbox import NoSandboxError
+from autograder.grading.worker import WarmError
+
+BAR = 24  # characters of the progress bar
+OUT = ROOT / "_build" / "nbgrader"
+
+
+def main(options):
+    """Grade what `options.submissions` names; the exit status.
+
+    0: every file was graded; 1: some could not be; 2: nothing could
+    """
+    out = pathlib.Path(options.out).resolve() if options.out else OUT
+    show = _Json() if options.json else _Lines()
+    batch = Batch(
+        options.submissions,
+        out,
+        show.record,
+        workers=options.workers,
+        scheduler=options.scheduler,
+        force=options.force,
+        require_sandbox=options.require_sandbox,
+        say=show.line,
+    )
+    show.batch = batch
+    try:
+        batch.run()
+    except KeyboardInterrupt:
+        show.line(
+            "Stopped. What is graded is kept; the same command goes "
+            "on from here."
+        )
+        return 130
+    except BrokenPipeError:  # whoever read the lines has had enough
+        sys.stderr.close()
+        return 130
+    except (
+        FileNotFoundError,
+        NoSandboxError,
+        WarmError,
+        BusyError,
+        MissingGoldenError,
+    ) as error:
+        show.line(str(error))
+        return 2
+    show.end(out)
+    return 1 if batch.problems else 0
+
+
+class _Lines:
+    """One line a notebook, and a summary."""
+
+    def __init__(self):
+        self.start = time.monotonic()
+        self.batch = None
+
+    def line(self, text):
+        self._clear()
+        print(text, file=sys.stderr, flush=True)
+
+    def record(self, made, kept):
+        self._clear()
+        print(self.text(made, kept), flush=True)
+        if sys.stderr.isatty():
+            print(self._bar(), end="", file=sys.stderr, flush=True)
+
+    def text(self, made, kept):
+        return line_of(made, kept)
+
+    def _clear(self):
+        if sys.stderr.isatty():
+            print("\r\033[K", end="", file=sys.stderr, flush=True)
+
+    def _bar(self):
+        """How far the batch is, and how long the rest will take."""
+        batch = self.batch
+        done, all_of_them = batch.graded, batch.todo
+        if not done:
+            return ""
+        left = (time.monotonic() - self.start) / done * (all_of_them - done)
+        full = round(BAR * done / all_of_them)
+        told = (
+            f", {len(batch.problems)} could not be graded"
+            if batch.problems
+            else ""
+        )
+        return (
+            f"[{'#' * full}{'·' * (BAR - full)}] {done} of {all_of_them}"
+            f"{told}, {left // 60:.0f}:{left % 60:02.0f} left"
+        )
+
+    def end(self, out):
+        batch = self.batch
+        if not batch.found:
+            self.line(f"No files in {batch.source}.")
+            return
+        seconds = time.monotonic() - self.start
+        self.line(
+            f"{_count(batch.graded, 'submission')} graded in {seconds:.1f} s"
+            + (f", {batch.kept} unchanged" if batch.kept else "")
+            + (
+                f", {len(batch.problems)} could not be graded"
+                if batch.problems
+                else ""
+            )
+            + f". Results are in {_short(out)}: grades.csv, feedback/, "
+            "gradebook.db."
+        )
+        for note in batch.notes:
+            self.line(f"Careful: {note}")
+
+
+class _Json(_Lines):
+    """One JSON object a notebook; everything else goes to stderr."""
+
+    def text(self, made, kept):
+        return json.dumps(spoken(made))
+
+
+def line_of(made, kept=False):
+    """A record as one line."""
+    if made["problem"]:
+        return f"{made['student']}  {made['file']}: {made['problem']}"
+    solved = sum(each["passed"] for each in made["exercises"])
+    told = [
+        f"{made['points']:g}/{made['max_points']:g}",
+        f"{solved} of {len(made['exercises'])} solved",
+    ]
+    if made["repairs"]:
+        told.append(_count(len(made["repairs"]), "repair"))
+    if kept:
+        told.append("unchanged")
+    elif made.get("before", made["points"]) != made["points"]:
+        told.append(f"was {made['before']:g}")
+    return f"{made['student']}  {made['lesson']}  {', '.join(told)}"
+
+
+def _count(number, noun):
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+def _short(path):
+    try:
+        return path.relative_to(pathlib.Path.cwd())
+    except ValueError:
+        return path

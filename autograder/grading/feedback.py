@@ -1,0 +1,284 @@
+"""A page for a learner: their code, each check's report, what was mended.
+
+Nothing of a learner's runs in it: code and output are text, Markdown keeps
+neither HTML nor odd links, and the page itself forbids scripts.
+"""
+
+import functools
+import html
+import re
+
+import mistune
+from pygments import highlight
+from pygments.formatters import HtmlFormatter
+from pygments.lexers import PythonLexer
+
+from autograder.course import stamp
+from autograder.grading.records import report_of
+from autograder.report import points_text
+
+POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
+PICTURE = re.compile(r"[A-Za-z0-9+/=\s]+")
+MAX_LINES = 400  # of one cell that are shown
+STYLE = """
+:root { color-scheme: light dark; --line: rgba(128,128,128,.35);
+  --soft: rgba(128,128,128,.10); --blue: #0969da; }
+body { font: 16px/1.55 system-ui, sans-serif; max-width: 50rem;
+  margin: 0 auto; padding: 1.5rem 1rem 4rem; }
+h1 { font-size: 1.5rem; margin: 0 0 .3rem; }
+h2 { font-size: 1.15rem; margin: 2.2rem 0 .5rem; }
+.score { font-size: 2rem; font-weight: 650; }
+.bar { height: 8px; border-radius: 4px; background: var(--line);
+  margin: .4rem 0 1rem; }
+.bar div { height: 8px; border-radius: 4px; background: #1a7f37; }
+table { border-collapse: collapse; width: 100%; font-size: .95rem; }
+td, th { padding: .25rem .6rem .25rem 0; text-align: left;
+  border-bottom: 1px solid var(--line); }
+td.n, th.n { text-align: right; font-variant-numeric: tabular-nums; }
+pre { background: var(--soft); border: 1px solid var(--line);
+  border-radius: 6px; padding: .7rem .9rem; overflow-x: auto;
+  font: 13px/1.45 ui-monospace, monospace; }
+pre.out { border-style: dashed; white-space: pre-wrap;
+  overflow-wrap: anywhere; }
+.note { border-left: 3px solid var(--blue); background: var(--soft);
+  padding: .4rem .8rem; margin: .8rem 0; border-radius: 0 4px 4px 0; }
+.own { opacity: .92; margin-left: 1rem; }
+img { max-width: 100%; background: white; }
+a { color: var(--blue); }
+@media print { body { max-width: none; } pre { white-space: pre-wrap; } }
+"""
+
+
+def page(made, by_hand=None):
+    """The page of one record, as HTML.
+
+    by_hand: {exercise: (score or None, comment)} of what a person who graded
+        has set or written
+    """
+    by_hand = by_hand or {}
+    made = _with_scores(made, by_hand)
+    title = _title(made["lesson"]) if made["lesson"] else made["file"]
+    body = [
+        f"<h1>{html.escape(title)}</h1>",
+        f"<div>{html.escape(made['student'])} · "
+        f"{html.escape(made['file'])}</div>",
+    ]
+    if made["problem"]:
+        body.append(_note("This file could not be graded", [made["problem"]]))
+    else:
+        body += [_score(made), _overview(made)]
+    body.append(_note("What was mended in your notebook", made["repairs"]))
+    body += _sections(made, by_hand)
+    return (
+        "<!DOCTYPE html>\n<html lang='en'><head><meta charset='utf-8'>"
+        f"<meta http-equiv='Content-Security-Policy' content=\"{POLICY}\">"
+        "<meta name='viewport' content='width=device-width'>"
+        f"<title>{html.escape(title)}: feedback</title>"
+        f"<style>{STYLE}{_code_style()}</style></head><body>"
+        f"{''.join(filter(None, body))}</body></html>\n"
+    )
+
+
+def _with_scores(made, by_hand):
+    """A record with the scores that a person has set."""
+    given = {
+        name: score
+        for name, (score, _) in by_hand.items()
+        if score is not None
+    }
+    if not given:
+        return made
+    exercises = [
+        {**each, "points": given.get(each["exercise"], each["points"])}
+        for each in made["exercises"]
+    ]
+    return {
+        **made,
+        "exercises": exercises,
+        "points": sum(each["points"] for each in exercises),
+    }
+
+
+def _title(lesson):
+    try:
+        return stamp(lesson)["title"]
+    except (OSError, KeyError):
+        return lesson
+
+
+@functools.cache
+def _titles(lesson):
+    try:
+        return {
+            each["name"]: each["title"] for each in stamp(lesson)["exercises"]
+        }
+    except (OSError, KeyError):
+        return {}
+
+
+@functools.cache
+def _code_style():
+    light = HtmlFormatter(style="friendly").get_style_defs("pre.code")
+    dark = HtmlFormatter(style="github-dark").get_style_defs("pre.code")
+    light, dark = (
+        re.sub(r"background: ?#\w+;?", "", text) for text in (light, dark)
+    )
+    return f"{light}\n@media (prefers-color-scheme: dark) {{ {dark} }}"
+
+
+def _score(made):
+    share = made["points"] / made["max_points"] if made["max_points"] else 0
+    return (
+        f"<div class='score'>{made['points']:g} of "
+        f"{points_text(made['max_points'])}</div>"
+        f"<div class='bar'><div style='width:{share:.0%}'></div></div>"
+    )
+
+
+def _overview(made):
+    titles = _titles(made["lesson"])
+    rows = "".join(
+        f"<tr><td><a href='#{html.escape(each['exercise'])}'>"
+        f"{html.escape(titles.get(each['exercise'], each['exercise']))}</a>"
+        f"</td><td>{_verdict(each)}</td><td class='n'>{each['points']:g}</td>"
+        f"<td class='n'>{each['max_points']:g}</td></tr>"
+        for each in made["exercises"]
+    )
+    return (
+        "<table><thead><tr><th>Exercise</th><th></th><th class='n'>"
+        f"Points</th><th class='n'>of</th></tr></thead><tbody>{rows}"
+        "</tbody></table>"
+    )
+
+
+def _verdict(exercise):
+    if exercise["passed"]:
+        return "✓ solved"
+    return "✗ not yet" if exercise["attempted"] else "– not attempted"
+
+
+def _note(title, texts):
+    if not texts:
+        return ""
+    items = "".join(f"<div>{html.escape(text)}</div>" for text in texts)
+    return f"<div class='note'><strong>{title}</strong>{items}</div>"
+
+
+def _sections(made, by_hand):
+    reports = {each["exercise"]: each for each in made["exercises"]}
+    titles = _titles(made["lesson"])
+    for index, cell in enumerate(made["cells"]):
+        if cell["role"] == "answer":
+            name = _exercise_after(made["cells"], index) or cell["name"]
+            yield (
+                f"<h2 id='{html.escape(name)}'>"
+                f"{html.escape(titles.get(name, name))}</h2>"
+            )
+            if reports.get(name, {}).get("attempted", True):
+                yield _cell(cell)
+        elif cell["role"] == "check":
+            exercise = reports.get(cell["name"].removeprefix("check-"))
+            if exercise:
+                yield report_of(exercise)._repr_html_()
+                score, comment = by_hand.get(exercise["exercise"], (None, ""))
+                yield _note(
+                    "From the person who graded",
+                    [
+                        *(
+                            [f"{points_text(score)} given by hand."]
+                            if score is not None
+                            else []
+                        ),
+                        *([comment] if comment else []),
+                    ],
+                )
+        elif cell["role"] == "own":
+            yield f"<div class='own'>{_cell(cell)}</div>"
+        elif cell["role"] == "given" and _error(cell):
+            yield _cell(cell)
+
+
+def _exercise_after(cells, index):
+    return next(
+        (
+            cell["name"].removeprefix("check-")
+            for cell in cells[index:]
+            if cell["role"] == "check"
+        ),
+        "",
+    )
+
+
+def _cell(cell):
+    if cell["kind"] != "code":
+        return _markdown(cell["source"][:20_000])
+    lines = cell["source"].split("\n")
+    source = "\n".join(lines[:MAX_LINES])
+    if len(lines) > MAX_LINES:
+        source += f"\n# … {len(lines) - MAX_LINES} more lines"
+    shown = [f"<pre class='code'>{_highlighted(source)}</pre>"]
+    output = cell["output"] or {}
+    text = output.get("text", "").strip("\n")
+    if text:
+        shown.append(f"<pre class='out'>{html.escape(text)}</pre>")
+    for data in output.get("shown", ()):
+        picture = data.get("image/png", "")
+        if picture and PICTURE.fullmatch(picture):
+            shown.append(
+                f"<img alt='a picture that this cell shows' "
+                f"src='data:image/png;base64,{picture}'>"
+            )
+        elif data.get("text/plain"):
+            shown.append(
+                f"<pre class='out'>{html.escape(data['text/plain'])}</pre>"
+            )
+    shown.append(_error(cell))
+    return "".join(shown)
+
+
+def _error(cell):
+    error = (cell["output"] or {}).get("error")
+    if not error:
+        return ""
+    if error["kind"] in ("late", "dead"):
+        text = (
+            f"This cell was {error['text']}."
+            if (error["kind"] == "late")
+            else f"{error['text'].capitalize()}."
+        )
+    elif error["module"]:
+        text = (
+            f"The module {error['module']} is not there when this "
+            "notebook is graded. Solve the exercise without it."
+        )
+    else:
+        return ""  # the traceback is among the output already
+    return f"<div class='note'>{html.escape(text)}</div>"
+
+
+@functools.lru_cache(maxsize=2048)
+def _highlighted(source):
+    return highlight(
+        source, PythonLexer(stripnl=False), HtmlFormatter(nowrap=True)
+    )
+
+
+@functools.cache
+def _renderer():
+    # Escaping HTML also makes mistune refuse links that would run code.
+    return mistune.create_markdown(escape=True, plugins=["table"])
+
+
+def _markdown(source):
+    made = _renderer()(source)
+    # A picture from elsewhere would tell its host who reads this.
+    return re.sub(r"<img [^>]*>", "[picture]", made)
+
+
+def harmless_markdown(source):
+    """Learners' Markdown without HTML and links that run something, for
+    pages that render it as it is."""
+    source = re.sub(r"<(?=[A-Za-z/!?])", "&lt;", source)
+    return re.sub(
+        r"(?i)(java|vb|live)?(script|data)\s*:(?!\s)", r"\1\2 :", source
+    )

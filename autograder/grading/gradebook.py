@@ -1,0 +1,424 @@
+"""Results in nbgrader's own gradebook and folders; there is one writer.
+
+Formgrader, manual grading, feedback and exporters work on them as after
+`nbgrader autograde`: manual scores and comments stay, and what was graded by
+hand before is marked to be looked at again.
+"""
+
+import copy
+import functools
+import json
+import logging
+import pathlib
+
+import nbformat
+import nbgrader
+from alembic.script import ScriptDirectory
+from nbgrader.api import Base, Comment, Grade, Gradebook, MissingEntry
+from nbgrader.utils import parse_utc
+from sqlalchemy import create_engine, text
+from traitlets.config.loader import PyFileConfigLoader
+
+from autograder.course import ROOT, released_path
+from autograder.grading.feedback import harmless_markdown, page
+from autograder.grading.records import (
+    attempted,
+    report_of,
+    write_atomically,
+)
+
+logging.getLogger("traitlets").setLevel(logging.WARNING)
+
+
+class Writer:
+    """Writes one course's results below one folder."""
+
+    def __init__(self, folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        self.folder = folder
+        path = folder / "gradebook.db"
+        if not path.exists():
+            _make_gradebook(path)
+        self._url = f"sqlite:///{path}"
+        self.gradebook = Gradebook(
+            self._url, _config().CourseDirectory.course_id
+        )
+        self._known = set()
+        self._hands = None
+        self.notes = []  # sentences about the course that somebody must read
+
+    def close(self):
+        self.gradebook.close()
+
+    def has(self, student, lesson):
+        """Whether the gradebook has a submission of a student."""
+        try:
+            self.gradebook.find_submission(lesson, student)
+        except MissingEntry:
+            return False
+        return True
+
+    def write(self, made, handed_in=""):
+        """Put a record into gradebook, autograded/ and feedback/."""
+        student, lesson = made["student"], made["lesson"]
+        if not made["problem"]:
+            self._make_known(lesson)
+            folder = self.folder / "autograded" / student / lesson
+            write_atomically(folder / f"{lesson}.ipynb", autograded(made))
+            when = _moment(handed_in)
+            if when:
+                write_atomically(folder / "timestamp.txt", handed_in)
+            self._save(made, when)
+        self.write_page(made)
+
+    def write_page(self, made):
+        """Write a record's feedback, with what people have added by hand."""
+        by_hand = {}
+        if not made["problem"]:
+            by_hand = self._by_hand().get(
+                (made["student"], made["lesson"]), {}
+            )
+        write_atomically(
+            self.folder
+            / "feedback"
+            / made["student"]
+            / (made["lesson"] or "unknown")
+            / f"{made['lesson'] or 'unknown'}.html",
+            page(made, by_hand),
+        )
+
+    def touched_by_hand(self):
+        """(student, lesson) of those whom somebody has graded by hand."""
+        return set(self._by_hand())
+
+    def _by_hand(self):
+        """{(student, lesson): {exercise: (score or None, comment)}}."""
+        if self._hands is None:
+            self._hands = {}
+            for kind in (Grade, Comment):
+                score = kind is Grade
+                column = kind.manual_score if score else kind.manual_comment
+                for each in self.gradebook.db.query(kind).filter(
+                    column.isnot(None)
+                ):
+                    notebook = each.notebook
+                    entry = self._hands.setdefault(
+                        (notebook.student.id, notebook.assignment.name), {}
+                    )
+                    name = each.name.removeprefix("check-")
+                    old = entry.get(name, (None, ""))
+                    entry[name] = (
+                        (each.manual_score, old[1])
+                        if score
+                        else (old[0], each.manual_comment)
+                    )
+        return self._hands
+
+    def _save(self, made, when):
+        student, lesson = made["student"], made["lesson"]
+        book = self.gradebook
+        book.update_or_create_student(student)
+        with book.db.no_autoflush:  # nbgrader fills it in several steps
+            submission = book.update_or_create_submission(
+                lesson, student, **({"timestamp": when} if when else {})
+            )
+        notebook = next(
+            each for each in submission.notebooks if each.name == lesson
+        )
+        _complete(book, notebook)
+        points = {each["exercise"]: each for each in made["exercises"]}
+        for grade in notebook.grades:
+            exercise = points.get(grade.name.removeprefix("check-"))
+            if exercise is None:
+                continue
+            grade.auto_score = exercise["points"]
+            # As nbgrader does: what somebody graded by hand is to be looked
+            # at again.
+            grade.needs_manual_grade = grade.manual_score is not None
+        for comment in notebook.comments:
+            exercise = points.get(comment.name)
+            if exercise is not None:
+                report = report_of(exercise)
+                comment.auto_comment = (
+                    None if attempted(report) else "No response."
+                )
+        notebook.late_submission_penalty = None
+        book.db.commit()
+        if submission.total_seconds_late > 0:
+            self._penalise(student, lesson)
+
+    def _penalise(self, student, lesson):
+        """What nbgrader's configured method takes off for being late."""
+        from nbgrader.preprocessors import AssignLatePenalties
+
+        AssignLatePenalties(config=_config()).preprocess(
+            nbformat.v4.new_notebook(),
+            {
+                "nbgrader": {
+                    "assignment": lesson,
+                    "notebook": lesson,
+                    "student": student,
+                    "db_url": self._url,
+                }
+            },
+        )
+        self.gradebook.db.expire_all()
+
+    def _make_known(self, lesson):
+        """Tell the gradebook of a lesson's cells, as a release does."""
+        if lesson in self._known:
+            return
+        self._known.add(lesson)
+        made = _marked_source(lesson)
+        due = _points(made)
+        try:
+            notebook = self.gradebook.find_notebook(lesson, lesson)
+        except MissingEntry:
+            self.gradebook.update_or_create_assignment(lesson)
+            old = None
+        else:
+            old = {cell.name: cell.max_score for cell in notebook.grade_cells}
+        if old == due:
+            return
+        if old and notebook.submissions:
+            self._change(lesson, notebook, old, due)
+        from nbgrader.preprocessors import SaveCells
+
+        SaveCells(config=_config()).preprocess(
+            made,
+            {
+                "nbgrader": {
+                    "assignment": lesson,
+                    "notebook": lesson,
+                    "db_url": self._url,
+                }
+            },
+        )
+        self.gradebook.db.expire_all()
+
+    def _change(self, lesson, notebook, old, due):
+        """Follow a lesson that has changed after notebooks were graded."""
+        told = [
+            f"{name.removeprefix('check-')} {old[name]:g} → "
+            f"{due[name]:g} points"
+            for name in due
+            if name in old and old[name] != due[name]
+        ]
+        told += [
+            f"{name.removeprefix('check-')} is new"
+            for name in due
+            if name not in old
+        ]
+        told += [
+            f"{name.removeprefix('check-')} is gone"
+            for name in old
+            if name not in due
+        ]
+        self.notes.append(
+            f"{lesson} has changed since it was graded first: "
+            f"{', '.join(told)}. {len(notebook.submissions)} earlier results "
+            "were made with the old points: grade all of them again."
+        )
+        # nbgrader refuses to add or remove cells of a graded notebook.
+        made = {
+            cell.metadata.nbgrader.grade_id: cell
+            for cell in _marked_source(lesson).cells
+            if "nbgrader" in cell.metadata
+        }
+        book = self.gradebook
+        for cell in [
+            *notebook.grade_cells,
+            *notebook.solution_cells,
+            *notebook.source_cells,
+        ]:
+            if cell.name not in made:
+                for kind in (Grade, Comment):
+                    book.db.query(kind).filter(
+                        kind.cell_id == cell.id
+                    ).delete()
+                book.db.delete(cell)
+        book.db.commit()
+        for name, cell in made.items():
+            about = cell.metadata.nbgrader
+            if about.grade:
+                book.update_or_create_grade_cell(
+                    name,
+                    lesson,
+                    lesson,
+                    max_score=float(about.points),
+                    cell_type=cell.cell_type,
+                )
+            if about.solution:
+                book.update_or_create_solution_cell(name, lesson, lesson)
+            book.update_or_create_source_cell(
+                name,
+                lesson,
+                lesson,
+                cell_type=cell.cell_type,
+                source=cell.source,
+                locked=about.locked,
+                checksum=about.get("checksum"),
+            )
+
+
+def _complete(book, notebook):
+    """Give a submission grades and comments for cells that came later."""
+    for kind, cells, there in (
+        (Grade, notebook.notebook.grade_cells, notebook.grades),
+        (Comment, notebook.notebook.solution_cells, notebook.comments),
+    ):
+        known = {each.cell_id for each in there}
+        for cell in cells:
+            if cell.id not in known:
+                book.db.add(kind(cell=cell, notebook=notebook))
+    book.db.flush()
+
+
+def _points(made):
+    return {
+        cell.metadata.nbgrader.grade_id: float(cell.metadata.nbgrader.points)
+        for cell in made.cells
+        if cell.metadata.get("nbgrader", {}).get("grade")
+    }
+
+
+def _moment(text):
+    """A time as nbgrader writes it, or None."""
+    if not text:
+        return None
+    try:
+        return parse_utc(text)
+    except (ValueError, OverflowError, TypeError):
+        return None
+
+
+@functools.cache
+def _config():
+    return PyFileConfigLoader(
+        "nbgrader_config.py", path=str(ROOT)
+    ).load_config()
+
+
+def _make_gradebook(path):
+    """Make an empty gradebook as nbgrader does, there whole or not at all.
+
+    nbgrader asks the command `alembic` for the version, which is on the path
+    of an activated environment only.
+    """
+    folder = pathlib.Path(nbgrader.__file__).parent / "alembic"
+    version = ScriptDirectory(str(folder)).get_current_head()
+    new = path.with_suffix(".new")
+    new.unlink(missing_ok=True)
+    engine = create_engine(f"sqlite:///{new}")
+    Base.metadata.create_all(bind=engine)
+    with engine.begin() as connection:
+        connection.execute(
+            text(
+                "CREATE TABLE alembic_version ("
+                "version_num VARCHAR(32) NOT NULL)"
+            )
+        )
+        connection.execute(
+            text("INSERT INTO alembic_version VALUES (:it)"), {"it": version}
+        )
+    engine.dispose()
+    new.rename(path)
+
+
+def _marked_source(lesson):
+    """A lesson's source as nbgrader saves its cells when releasing."""
+    from nbgrader.preprocessors import (
+        ClearSolutions,
+        ComputeChecksums,
+        LockCells,
+    )
+
+    from autograder.build import SOURCE, source_notebook
+
+    path = SOURCE / lesson / f"{lesson}.ipynb"
+    if path.exists():
+        made = nbformat.read(path, as_version=4)
+    else:
+        made = copy.deepcopy(source_notebook(lesson))
+    config = _config()
+    resources = {}
+    for kind in (ClearSolutions, LockCells, ComputeChecksums):
+        made, resources = kind(config=config).preprocess(made, resources)
+    return made
+
+
+@functools.cache
+def _released(lesson):
+    return json.loads(released_path(lesson).read_text(encoding="utf-8"))
+
+
+def autograded(made):
+    """A record as the notebook that formgrader shows, as JSON text."""
+    released = _released(made["lesson"])
+    given = iter(released["cells"])
+    reports = {each["exercise"]: report_of(each) for each in made["exercises"]}
+    cells = []
+    for index, cell in enumerate(made["cells"]):
+        if cell["role"] == "own":
+            base = {
+                "id": f"own-{index}",
+                "metadata": {},
+                "cell_type": cell["kind"],
+            }
+        else:
+            base = dict(next(given))
+        code = cell["kind"] == "code"
+        source = cell["source"]
+        if cell["role"] in ("own", "answer") and not code:
+            source = harmless_markdown(source)
+        base["source"] = source
+        if code:
+            base["execution_count"] = None
+            base["outputs"] = _outputs(cell, reports)
+        cells.append(base)
+    metadata = {
+        **released["metadata"],
+        "course": {
+            key: released["metadata"]["course"][key]
+            for key in ("lesson", "version")
+        },
+    }
+    return (
+        json.dumps(
+            {**released, "cells": cells, "metadata": metadata},
+            indent=1,
+            ensure_ascii=False,
+        )
+        + "\n"
+    )
+
+
+def _outputs(cell, reports):
+    if cell["role"] == "check":
+        report = reports.get(cell["name"].removeprefix("check-"))
+        return (
+            []
+            if report is None
+            else [
+                {
+                    "output_type": "execute_result",
+                    "execution_count": None,
+                    "metadata": {},
+                    "data": {
+                        "text/plain": repr(report),
+                        "text/html": report._repr_html_(),
+                    },
+                }
+            ]
+        )
+    output = cell["output"] or {}
+    made = []
+    if output.get("text"):
+        made.append(
+            {"output_type": "stream", "name": "stdout", "text": output["text"]}
+        )
+    for data in output.get("shown", ()):
+        made.append(
+            {"output_type": "display_data", "metadata": {}, "data": data}
+        )
+    return made

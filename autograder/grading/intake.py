@@ -1,0 +1,522 @@
+"""What arrives: folders, archives and files as people and LMSs leave them.
+
+Finds every file, whose it is and which lesson it answers. Archives are read
+in memory and never unpacked, so no name in one can lead anywhere.
+"""
+
+import dataclasses
+import io
+import pathlib
+import re
+import tarfile
+import unicodedata
+import zipfile
+from collections.abc import Callable
+
+from autograder.grading.reading import UnreadableError, read
+from autograder.grading.released import released_lessons
+from autograder.grading.repair import share, written
+
+MAX_FILE = 60 * 2**20
+MAX_TOTAL = 4 * 2**30  # bytes in one archive, unpacked
+MAX_ENTRIES = 100_000
+MAX_DEPTH = 3  # archives in archives
+NOTEBOOKS = (".ipynb", ".json", ".py")
+ARCHIVES = (".zip", ".tar", ".tgz", ".tar.gz", ".tar.bz2", ".tar.xz", ".gz")
+IGNORED = {
+    ".ipynb_checkpoints",
+    "__MACOSX",
+    "__pycache__",
+    ".git",
+    ".DS_Store",
+    "Thumbs.db",
+    "desktop.ini",
+    "timestamp.txt",
+}
+# Files that come with a notebook and are nobody's answer.
+COMPANIONS = (
+    ".csv",
+    ".txt",
+    ".md",
+    ".png",
+    ".jpg",
+    ".jpeg",
+    ".svg",
+    ".npz",
+    ".npy",
+    ".pt",
+    ".pth",
+    ".pkl",
+    ".log",
+    ".yml",
+    ".yaml",
+    ".html",
+    ".htm",
+    ".toml",
+    ".pyc",
+    ".gitignore",
+)
+
+MOODLE = re.compile(r"^(?P<name>.+?)_(?P<number>\d+)_assignsubmission_")
+CANVAS = re.compile(
+    r"^(?P<name>[^_]+)_(?:LATE_)?(?P<number>\d+)_\d+_"
+    r"(?P<file>.+)$"
+)
+COPIES = [
+    re.compile(pattern, re.IGNORECASE)
+    for pattern in (
+        r"\b(?:copy of|kopie von|copie de|copia de|cópia de)\s+",
+        r"\s*\(\d+\)$",
+        r"[-_ ]copy\d*$",
+        r"\s*-\s*(?:kopie|copie|copia)$",
+        r"[-_ ]?\bfinal\d*$",
+        r"\s*\.ipynb$",
+        r"[-_ ]v\d+$",
+    )
+]
+
+
+@dataclasses.dataclass(frozen=True)
+class File:
+    """A file that arrived.
+
+    path: its parts, below what was handed to the grader
+    read(): its bytes
+    trouble: why it cannot even be read, "" if it can
+    """
+
+    path: tuple[str, ...]
+    read: Callable
+    modified: float = 0.0
+    trouble: str = ""
+
+    @property
+    def label(self):
+        return "/".join(self.path)
+
+
+@dataclasses.dataclass(frozen=True)
+class Arrival:
+    """One student's file for one lesson, or a file that is none.
+
+    problem: why it cannot be graded, "" if it can
+    choices: sentences about how it was chosen among several
+    handed_in: when, as nbgrader's timestamp.txt beside it says, or ""
+    """
+
+    student: str
+    label: str
+    lesson: str = ""
+    submitted: object = None
+    data: bytes = b""
+    problem: str = ""
+    choices: tuple[str, ...] = ()
+    modified: float = 0.0
+    handed_in: str = ""
+
+
+def arrivals(source):
+    """Everything in a folder, an archive or a file, one entry each.
+
+    raises FileNotFoundError: if there is nothing at that path
+    """
+    source = pathlib.Path(source)
+    if not source.exists():
+        raise FileNotFoundError(f"{source} is not there.")
+    files = list(_files(source))
+    times = {
+        file.path[:-1]: file
+        for file in files
+        if file.path[-1] == "timestamp.txt"
+    }
+    files = [file for file in files if not _ignored(file)]
+    lessons = released_lessons()
+    above = source.resolve().parts[1:]
+    if source.is_file():
+        # An archive's own name says nothing, nor does where it lies.
+        above = () if _is_archive(source.name) else above[:-1]
+    made = [
+        _arrival(file, lessons, files, above, source.is_file())
+        for file in files
+    ]
+    made = [
+        _timed(each, file, times)
+        for file, each in zip(files, made, strict=True)
+        if each
+    ]
+    return _chosen(made, lessons)
+
+
+def _timed(arrival, file, times):
+    """An arrival with the time that nbgrader noted beside it."""
+    if file.path[:-1] not in times:
+        return arrival
+    try:
+        text = times[file.path[:-1]].read()[:100].decode().strip()
+    except (OSError, UnicodeDecodeError):
+        return arrival
+    return dataclasses.replace(arrival, handed_in=text)
+
+
+def _ignored(file):
+    name = file.path[-1]
+    return (
+        bool(IGNORED & set(file.path))
+        or name.startswith(("._", ".~"))
+        or name.startswith(".")
+        and not name.endswith(".ipynb")
+    )
+
+
+def _files(source):
+    if source.is_dir():
+        for path in sorted(source.rglob("*")):
+            parts = path.relative_to(source).parts
+            if path.is_symlink():
+                if path.suffix in NOTEBOOKS:
+                    yield File(
+                        parts,
+                        bytes,
+                        trouble="it is a link, which "
+                        "may lead anywhere: put the file itself here",
+                    )
+            elif path.is_file():
+                yield from _opened(
+                    File(parts, path.read_bytes, path.stat().st_mtime), 0
+                )
+    else:
+        parts = (source.name,)
+        yield from _opened(
+            File(parts, source.read_bytes, source.stat().st_mtime), 0
+        )
+
+
+def _is_archive(name):
+    return name.lower().endswith(ARCHIVES)
+
+
+def _opened(file, depth):
+    """A file, or what is in it if it is an archive."""
+    name = file.path[-1].lower()
+    if not _is_archive(name):
+        yield file
+        return
+    inside = file.path[:-1]
+    if depth:  # the outermost archive's name says nothing
+        inside += (re.sub(r"\.(zip|tar|tgz|gz|bz2|xz)\b", "", file.path[-1]),)
+    elif len(file.path) > 1:
+        inside += (pathlib.PurePath(file.path[-1]).stem,)
+    if depth >= MAX_DEPTH:
+        yield dataclasses.replace(
+            file,
+            trouble="it is an archive in an "
+            "archive in an archive: unpack it first",
+        )
+        return
+    try:
+        data = file.read()
+        if zipfile.is_zipfile(io.BytesIO(data)):
+            members = _zipped(data)
+        else:
+            members = _tarred(data)
+        for member in members:
+            yield from _opened(
+                dataclasses.replace(member, path=inside + member.path),
+                depth + 1,
+            )
+    except (
+        OSError,
+        ValueError,
+        EOFError,
+        RuntimeError,
+        NotImplementedError,
+        zipfile.BadZipFile,
+        tarfile.TarError,
+    ) as error:
+        yield dataclasses.replace(
+            file,
+            trouble=f"it is no archive that can be read ({error}): "
+            "download or pack it again",
+        )
+
+
+def _zipped(data):
+    archive = zipfile.ZipFile(io.BytesIO(data))
+    entries = [info for info in archive.infolist() if not info.is_dir()]
+    _measure(sum(info.file_size for info in entries), len(entries))
+    for info in entries:
+        name = info.filename
+        if not info.flag_bits & 0x800:
+            # Without the mark for UTF-8 it was decoded as a code page of DOS.
+            try:
+                name = name.encode("cp437").decode("utf-8")
+            except UnicodeError:
+                pass
+        yield File(
+            _parts(name),
+            _member(archive, info),
+            trouble="it is locked with a password"
+            if info.flag_bits & 1
+            else _too_large(info.file_size),
+        )
+
+
+def _member(archive, info):
+    def read_member():
+        with archive.open(info) as file:
+            return file.read(MAX_FILE + 1)
+
+    return read_member
+
+
+def _tarred(data):
+    archive = tarfile.open(fileobj=io.BytesIO(data))
+    entries = []
+    for info in archive:
+        entries.append(info)
+        _measure(sum(each.size for each in entries), len(entries))
+    for info in entries:
+        if info.isfile():
+            yield File(
+                _parts(info.name),
+                archive.extractfile(info).read,
+                info.mtime,
+                _too_large(info.size),
+            )
+        elif info.issym() or info.islnk():
+            yield File(
+                _parts(info.name),
+                bytes,
+                trouble="it is a link: put the file itself into the archive",
+            )
+
+
+def _measure(size, count):
+    if size > MAX_TOTAL or count > MAX_ENTRIES:
+        raise ValueError("it would unpack to an absurd size")
+
+
+def _too_large(size):
+    return "it is too large for a notebook" if size > MAX_FILE else ""
+
+
+def _parts(name):
+    parts = [
+        part
+        for part in re.split(r"[\\/]+", name)
+        if part not in ("", ".", "..")
+    ]
+    return tuple(parts) or ("unnamed",)
+
+
+def _arrival(file, lessons, files, above, single):
+    """A file as an `Arrival`, or None where it comes with another one."""
+    student = whose(
+        file.path, [lesson.name for lesson in lessons], above, single
+    )
+    suffix = pathlib.PurePath(file.path[-1]).suffix.lower()
+    if file.trouble:
+        return Arrival(student, file.label, problem=file.trouble)
+    if suffix not in NOTEBOOKS and _has_notebook(file, files):
+        return None
+    if suffix == ".py" and any(
+        other.path[:-1] == file.path[:-1]
+        and other.path[-1].lower().endswith(".ipynb")
+        for other in files
+    ):
+        return None
+    try:
+        data = file.read()
+        submitted = read(data, suffix)
+    except UnreadableError as error:
+        return Arrival(
+            student,
+            file.label,
+            problem=str(error),
+            lesson=_named(file.path, lessons),
+        )
+    except OSError as error:
+        return Arrival(
+            student,
+            file.label,
+            problem=f"the file cannot be read: {error.strerror}",
+        )
+    lesson = which(submitted, file.path, lessons)
+    if not lesson:
+        return Arrival(
+            student,
+            file.label,
+            problem=(
+                "it has no cell of any lesson of this course: is it the right "
+                "notebook?"
+            ),
+        )
+    return Arrival(
+        student, file.label, lesson, submitted, data, modified=file.modified
+    )
+
+
+def _has_notebook(file, files):
+    suffix = pathlib.PurePath(file.path[-1]).suffix.lower()
+    if suffix not in COMPANIONS and suffix:
+        return False
+    return len(file.path) > 1 and any(
+        other.path[: len(file.path) - 1] == file.path[:-1]
+        and other.path[-1].lower().endswith(NOTEBOOKS)
+        for other in files
+    )
+
+
+def which(submitted, path, lessons):
+    """The lesson that a notebook answers, or ""."""
+    shares = {lesson.name: share(lesson, submitted) for lesson in lessons}
+    best = max(shares.values(), default=0)
+    if submitted.lesson in shares and (
+        best == 0 or shares[submitted.lesson] * 2 >= best
+    ):
+        return submitted.lesson
+    if best:
+        alike = [name for name in shares if shares[name] == best]
+        return (
+            _named(path, lessons)
+            if _named(path, lessons) in alike
+            else alike[0]
+        )
+    return ""
+
+
+def _named(path, lessons):
+    """The lesson that a path names, or ""."""
+    for part in reversed(path):
+        stem = _simple(_without_copies(part))
+        for lesson in lessons:
+            if _simple(lesson.name) in stem:
+                return lesson.name
+    return ""
+
+
+def _without_copies(name):
+    """A file's name without what browsers and editors add to it."""
+    before = None
+    while before != name:
+        before = name
+        for pattern in COPIES:
+            name = pattern.sub("", name.strip())
+    return name
+
+
+def _simple(text):
+    plain = unicodedata.normalize("NFKD", text).encode("ascii", "ignore")
+    return re.sub(r"[^a-z0-9]+", "", plain.decode().lower())
+
+
+def whose(path, lessons, above=(), single=False):
+    """The student whose file lies at a path.
+
+    path: its parts, below what was handed to the grader
+    above: the folders that lead there, outermost first
+    single: whether the file itself was handed to the grader
+    """
+    for part in path[:-1]:
+        found = MOODLE.match(part)
+        if found:
+            return _identifier(f"{found['name']}_{found['number']}")
+    found = CANVAS.match(path[-1])
+    if found:
+        return _identifier(f"{found['name']}_{found['number']}")
+    known = {_simple(lesson) for lesson in lessons}
+    # Folders of nbgrader's trees: submitted/student/lesson/notebook.
+    folders = _without_lessons(path[:-1], known)
+    if folders:
+        return _identifier(folders[-1])
+    stem = _without_copies(pathlib.PurePath(path[-1]).stem)
+    for lesson in lessons:
+        parts = re.split(r"[^A-Za-z0-9]+", lesson)
+        pattern = r"[^A-Za-z0-9]*".join(map(re.escape, parts))
+        stem = re.sub(pattern, " ", stem, flags=re.IGNORECASE)
+    stem = _without_copies(stem.strip(" _-.,"))
+    outer = _without_lessons(above, known)
+    # One student's folder, or one file in it.
+    if outer and (
+        len(path) > 1 or len(outer) < len(above) or single and not stem
+    ):
+        return _identifier(outer[-1])
+    return _identifier(stem or pathlib.PurePath(path[-1]).stem)
+
+
+def _without_lessons(folders, known):
+    folders = list(folders)
+    while folders and _simple(folders[-1]) in known:
+        folders.pop()
+    return folders
+
+
+def _identifier(name):
+    """A name as it can stand in a folder's name, on any system."""
+    for letter, plain in (
+        ("ß", "ss"),
+        ("ø", "o"),
+        ("Ø", "O"),
+        ("ł", "l"),
+        ("Ł", "L"),
+        ("æ", "ae"),
+        ("Æ", "Ae"),
+        ("đ", "d"),
+        ("ı", "i"),
+    ):
+        name = name.replace(letter, plain)
+    folded = unicodedata.normalize("NFKD", name)
+    folded = "".join(
+        letter for letter in folded if not unicodedata.combining(letter)
+    )
+    folded = re.sub(r"[^\w.@-]+", "_", folded).strip("._-")
+    return folded[:80] or "unnamed"
+
+
+def _chosen(made, lessons):
+    """One arrival a student and lesson: the most complete one."""
+    known = {lesson.name: lesson for lesson in lessons}
+    groups = {}
+    for each in made:
+        key = (
+            (each.student, each.lesson)
+            if not each.problem
+            else (each.student, each.label, "problem")
+        )
+        groups.setdefault(key, []).append(each)
+    chosen = []
+    for group in groups.values():
+        if len(group) > 1:
+            lesson = known[group[0].lesson]
+            group.sort(
+                key=lambda each: (
+                    written(lesson, each.submitted),
+                    each.modified,
+                )
+            )
+            best = group[-1]
+            others = ", ".join(each.label for each in group[:-1])
+            group = [
+                dataclasses.replace(
+                    best,
+                    choices=(
+                        f"{len(group)} files came for this lesson; the one "
+                        f"with the most answers was graded: {best.label}. Not graded: "
+                        f"{others}.",
+                    ),
+                )
+            ]
+        chosen.append(group[0])
+    graded = {
+        (each.student, each.lesson) for each in chosen if not each.problem
+    }
+    # A broken file beside a good one of the same lesson is told, not graded.
+    return sorted(
+        chosen,
+        key=lambda each: (
+            each.student,
+            each.lesson,
+            (each.student, each.lesson) in graded,
+            each.label,
+        ),
+    )

@@ -1,0 +1,197 @@
+"""What grading one submission led to, as data that can be stored and sent."""
+
+import dataclasses
+import hashlib
+import json
+import os
+import pathlib
+import tempfile
+
+from autograder.course import ROOT, released_path
+from autograder.report import Finding, Report
+
+# The modules that a verdict or its page depends on.
+ENGINE = (
+    "checker",
+    "diagnosis",
+    "exercise",
+    "judging",
+    "modules",
+    "observations",
+    "probing",
+    "report",
+    "grading/feedback",
+    "grading/gradebook",
+    "grading/reading",
+    "grading/released",
+    "grading/repair",
+    "grading/runner",
+    "grading/session",
+    "grading/warm",
+    "grading/wire",
+)
+
+
+def record(arrival, lesson, cells, graded, seconds):
+    """The record of a graded submission.
+
+    graded: (reports, outputs, repairs) as of `runner.grade`, and the repairs
+        of the rebuild
+    """
+    reports, outputs, repairs = graded
+    points = sum(report.points for report in reports.values())
+    return {
+        "student": arrival.student,
+        "lesson": lesson.name,
+        "file": arrival.label,
+        "problem": "",
+        "points": round(points, 2),
+        "max_points": sum(report.max_points for report in reports.values()),
+        "exercises": [_reported(report) for report in reports.values()],
+        "repairs": [*arrival.choices, *repairs],
+        "version": lesson.version,
+        "seconds": round(seconds, 3),
+        "cells": [
+            {**dataclasses.asdict(cell), "output": outputs.get(index)}
+            for index, cell in enumerate(cells)
+        ],
+    }
+
+
+def problem(arrival, text=""):
+    """The record of a submission that cannot be graded."""
+    return {
+        "student": arrival.student,
+        "lesson": arrival.lesson,
+        "file": arrival.label,
+        "problem": text or arrival.problem,
+        "points": 0.0,
+        "max_points": 0.0,
+        "exercises": [],
+        "repairs": list(arrival.choices),
+        "version": "",
+        "seconds": 0.0,
+        "cells": [],
+    }
+
+
+def _reported(report):
+    return {
+        **dataclasses.asdict(report),
+        "passed": report.passed,
+        "attempted": attempted(report),
+    }
+
+
+def attempted(report):
+    """Whether an answer is more than the released stub."""
+    return not any(
+        finding.property == "attempted" for finding in report.findings
+    )
+
+
+def report_of(exercise):
+    """The `Report` in a record's exercise."""
+    fields = {field.name for field in dataclasses.fields(Report)}
+    kept = {key: value for key, value in exercise.items() if key in fields}
+    return Report(
+        **{
+            **kept,
+            "notes": tuple(kept["notes"]),
+            "findings": tuple(
+                Finding(**finding) for finding in kept["findings"]
+            ),
+        }
+    )
+
+
+def spoken(made):
+    """A record for machines: all but the cells."""
+    return {
+        key: value
+        for key, value in made.items()
+        if key not in ("cells", "key")
+    }
+
+
+def fingerprint(name):
+    """What a lesson's grades depend on, as a short text.
+
+    It changes with the released notebook, the checks, the answers and the
+    engine, so a changed lesson is graded again.
+    """
+    package = ROOT / "autograder"
+    paths = [
+        released_path(name),
+        package / "checks" / f"{name}.py",
+        ROOT / "solutions" / "answers" / f"{name}.py",
+        *(package / f"{module}.py" for module in ENGINE),
+    ]
+    total = hashlib.sha256()
+    for path in paths:
+        if path.exists():
+            total.update(path.name.encode() + b"\0" + path.read_bytes())
+    return total.hexdigest()[:20]
+
+
+def key_of(data, name, seed, print_of_lesson):
+    """What a submission's record depends on."""
+    total = hashlib.sha256(data)
+    total.update(f"{name} {seed} {print_of_lesson}".encode())
+    return total.hexdigest()
+
+
+def write_atomically(path, data):
+    """Write a file so that it is there whole or not at all."""
+    path = pathlib.Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=".new-")
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(data if isinstance(data, bytes) else data.encode())
+        os.chmod(name, 0o644)
+        os.replace(name, path)
+    except BaseException:
+        os.unlink(name)
+        raise
+
+
+class Records:
+    """The records of a course, one file a student and lesson."""
+
+    def __init__(self, folder):
+        self.folder = pathlib.Path(folder) / "records"
+
+    def path(self, made):
+        name = made["lesson"] or "unknown"
+        if made["problem"]:
+            tag = hashlib.sha256(made["file"].encode()).hexdigest()[:8]
+            name = f"{name}.problem-{tag}"
+        return self.folder / made["student"] / f"{name}.json"
+
+    def find(self, student, lesson):
+        """A stored record, or None."""
+        path = self.folder / student / f"{lesson}.json"
+        return self._read(path) if path.exists() else None
+
+    def write(self, made):
+        write_atomically(self.path(made), json.dumps(made))
+
+    def forget_problems(self, student, lesson):
+        """Remove what was said of files that a good one has replaced."""
+        for name in (lesson, "unknown"):
+            for path in (self.folder / student).glob(f"{name}.problem-*.json"):
+                path.unlink()
+
+    def all(self):
+        """Every record, by student and lesson."""
+        found = [
+            self._read(path) for path in sorted(self.folder.glob("*/*.json"))
+        ]
+        return [each for each in found if each]
+
+    def _read(self, path):
+        try:
+            return json.loads(path.read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            return None

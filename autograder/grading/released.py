@@ -1,0 +1,144 @@
+"""A lesson as learners were given it, and what each of its cells is for."""
+
+import ast
+import dataclasses
+import functools
+import json
+import re
+
+from autograder.course import released_path
+from autograder.exercise import lessons
+
+# Magics, shell lines and questions of IPython: %cd x, a = !ls, f?
+NO_PYTHON = re.compile(
+    r"^([ \t]*)(?:(?:[\w, ]+=[ \t]*)?[%!].*|\?.*|[\w.]+\?\??[ \t]*)$",
+    re.MULTILINE,
+)
+DEFINITION = re.compile(r"^(?:async +)?(?:def|class) +(\w+)", re.MULTILINE)
+
+
+@dataclasses.dataclass(frozen=True)
+class Given:
+    """A cell of the released notebook.
+
+    role: "text"; "given": code that learners do not change; "answer": what
+        they write; "check": what judges the answer to an exercise
+    name: nbgrader's grade id, "" for text
+    defines: names that the cell defines
+    """
+
+    kind: str
+    role: str
+    source: str
+    name: str = ""
+    defines: frozenset = frozenset()
+
+    @property
+    def exercise(self):
+        """The exercise that a check cell judges."""
+        return self.name.removeprefix("check-")
+
+
+@dataclasses.dataclass(frozen=True)
+class Lesson:
+    """A released lesson."""
+
+    name: str
+    version: str
+    title: str
+    cells: tuple[Given, ...]
+
+    @property
+    def answers(self):
+        """{grade id: cell} of the cells that learners write."""
+        return {
+            cell.name: cell for cell in self.cells if cell.role == "answer"
+        }
+
+    @property
+    def checks(self):
+        """Names of the exercises that are judged, in order."""
+        return [cell.exercise for cell in self.cells if cell.role == "check"]
+
+
+@functools.cache
+def released(name):
+    """A lesson of this course by its stem.
+
+    raises FileNotFoundError: if `build` has not written its notebook
+    """
+    path = released_path(name)
+    if not path.exists():
+        raise FileNotFoundError(
+            f"exercises/{name}/{name}.ipynb is missing: run `make exercises` "
+            "to write it."
+        )
+    return read_released(name, path.read_text(encoding="utf-8"))
+
+
+def read_released(name, text):
+    """A lesson from the text of its notebook."""
+    made = json.loads(text)
+    about = made["metadata"].get("course", {})
+    cells = tuple(_given(cell) for cell in made["cells"])
+    return Lesson(
+        name, str(about.get("version", "")), about.get("title", name), cells
+    )
+
+
+def _given(cell):
+    source = cell["source"]
+    source = source if isinstance(source, str) else "".join(source)
+    about = cell["metadata"].get("nbgrader", {})
+    if about.get("solution"):
+        role = "answer"
+    elif about.get("grade"):
+        role = "check"
+    else:
+        role = "given" if cell["cell_type"] == "code" else "text"
+    return Given(
+        cell["cell_type"],
+        role,
+        source,
+        about.get("grade_id", ""),
+        defines(source) if role != "text" else frozenset(),
+    )
+
+
+def released_lessons():
+    """The lessons that have a released notebook."""
+    return [
+        released(name) for name in lessons() if released_path(name).exists()
+    ]
+
+
+def parses(source):
+    """Whether a cell is Python, magics and shell lines aside."""
+    return tree_of(source) is not None
+
+
+@functools.lru_cache(maxsize=4096)
+def tree_of(source):
+    """A cell's syntax tree, magics and shell lines left out, or None."""
+    plain = NO_PYTHON.sub(r"\1pass", source)
+    try:
+        return ast.parse(plain)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return None
+
+
+def defines(source):
+    """Names of the functions and classes that a cell defines at its top."""
+    tree = tree_of(source)
+    if tree is None:
+        return frozenset(DEFINITION.findall(source))
+    kinds = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
+    found = {node.name for node in tree.body if isinstance(node, kinds)}
+    for node in tree.body:  # softmax = lambda x: …
+        if isinstance(node, ast.Assign):
+            found |= {
+                target.id
+                for target in node.targets
+                if isinstance(target, ast.Name)
+            }
+    return frozenset(found)

@@ -1,0 +1,471 @@
+"""One notebook: its cells run in a session, the judgement falls outside.
+
+There are two runs. In the graded run the session is given fresh inputs, and
+nothing of it is shown to anybody. Where it leaves something to explain, a
+second session that never saw those inputs shows what the cells print and what
+the answers do on the inputs that everybody can see.
+"""
+
+import contextlib
+import dataclasses
+import functools
+import signal
+import time
+
+import numpy as np
+
+from autograder.exercise import UNUSABLE, find
+from autograder.grading.records import attempted
+from autograder.grading.wire import (
+    LateError,
+    WireError,
+    pack_inputs,
+    unpack_observation,
+)
+from autograder.judging import fresh_standard, judge, visible_standard
+from autograder.observations import Array, Raised, Thing
+from autograder.report import Finding, Report
+
+GRACE = 3  # seconds that a session may be late before it is ended
+TRIES = 4  # times that the warm process may end under a notebook
+PATIENCE = 3  # sessions that may stop answering
+MARGIN = 4  # times the size of what is expected that is still judged
+LOOP = (
+    "it did not come back within {} seconds: is there a loop that never ends?"
+)
+
+
+@dataclasses.dataclass
+class Trace:
+    """What one run of a notebook left.
+
+    outputs: {index of a cell: what it put out and how it ended}
+    answers: {exercise: what the session answered, see `_Run.probe`}
+    repairs: what was mended on the way, as sentences
+    """
+
+    outputs: dict = dataclasses.field(default_factory=dict)
+    answers: dict = dataclasses.field(default_factory=dict)
+    repairs: list = dataclasses.field(default_factory=list)
+
+
+def grade(warm, cells, seed):
+    """Run and judge a rebuilt notebook.
+
+    returns: (reports by exercise in order, outputs by index of cell, repairs)
+    """
+    names = [cell.exercise for cell in cells if cell.role == "check"]
+    deadline = time.monotonic() + warm.limits.notebook
+    graded = _Run(warm, cells, names, seed, deadline).trace()
+    reports = {
+        name: _report(name, graded.answers[name], seed) for name in names
+    }
+    # There is nothing to explain about an untouched stub, or about what we
+    # ourselves say of an answer that did not come back.
+    lost = [
+        name
+        for name in names
+        if not reports[name].passed
+        and attempted(reports[name])
+        and "trouble" not in graded.answers[name]
+    ]
+    failed = any(output["error"] for output in graded.outputs.values())
+    if not lost and not failed:
+        return reports, {}, graded.repairs
+    deadline = max(deadline, time.monotonic() + warm.limits.notebook / 4)
+    shown = _Run(warm, cells, lost, None, deadline).trace()
+    for name in lost:
+        example = _report(name, shown.answers[name], None)
+        reports[name] = _explained(
+            _report(name, graded.answers[name], seed, example), example
+        )
+    return reports, shown.outputs, graded.repairs
+
+
+def _explained(report, example):
+    """A graded report with what the visible one recognises."""
+    if report.passed or example.passed:
+        return report
+    mistake = next(
+        (finding.mistake for finding in example.findings if finding.mistake),
+        None,
+    )
+    findings = list(report.findings)
+    for index, finding in enumerate(findings):
+        if finding.passed is False:
+            findings[index] = dataclasses.replace(finding, mistake=mistake)
+            break
+    return dataclasses.replace(
+        report,
+        findings=tuple(findings),
+        hints=example.hints,
+        notes=example.notes,
+    )
+
+
+class _OrphanedError(Exception):
+    """The warm process ended; another notebook may have caused it."""
+
+
+class _Run:
+    """One run of all cells, in as many sessions as that takes.
+
+    seed: of the fresh inputs; None for the visible ones
+    """
+
+    def __init__(self, warm, cells, names, seed, deadline):
+        self.warm, self.cells, self.names = warm, cells, names
+        self.seed, self.deadline = seed, deadline
+        self.made = Trace()
+        self.fatal = set()  # cells that end their session
+        self.silent = 0  # sessions that stopped answering
+        self.session = None
+
+    def trace(self):
+        for _ in range(TRIES):
+            try:
+                self._run_all()
+                break
+            except _OrphanedError:
+                self.made, self.fatal, self.silent = Trace(), set(), 0
+            finally:
+                self._end()
+        else:
+            self._blame_nobody()
+        return self.made
+
+    def _blame_nobody(self):
+        for name in self.names:
+            self.made.answers.setdefault(
+                name,
+                {
+                    "trouble": (
+                        "the grader's own process ended again and again: "
+                        "grade this notebook alone"
+                    )
+                },
+            )
+
+    def _lost(self, error):
+        """A session is gone; find out whether this notebook is to blame."""
+        session, self.session = self.session, None
+        if session is None:
+            return
+        orphaned = session.orphaned
+        session.close()
+        if orphaned:
+            raise _OrphanedError from error
+
+    def _run_all(self):
+        for index, cell in enumerate(self.cells):
+            if cell.role == "check":
+                if cell.exercise in self.names:
+                    self.made.answers[cell.exercise] = self.probe(
+                        index, cell.exercise
+                    )
+            elif cell.kind == "code" and cell.source.strip():
+                self.made.outputs[index] = self._cell(index)
+        for name, answer in self.made.answers.items():
+            if _needs_more(answer):
+                again = self.probe(len(self.cells), name)
+                if not _needs_more(again):
+                    self.made.answers[name] = again
+                    self.made.repairs.append(
+                        f"{name} needs something that is defined below its "
+                        "check cell; it was judged after the last cell."
+                    )
+
+    def _cell(self, index):
+        """Run one cell; a session that it ends is replaced at the next."""
+        seconds = min(self.warm.limits.cell, self._left())
+        if seconds <= 0:
+            return _output(
+                "late", "not run: the notebook had used up its time"
+            )
+        if self.silent >= PATIENCE:
+            return _output(
+                "late",
+                "not run: a cell before it leaves a "
+                "Python that does not answer",
+            )
+        try:
+            self._ready(index)
+            return self._ask_cell(index, seconds)
+        except LateError as error:
+            self.silent += 1
+            self.fatal.add(index)
+            self._lost(error)
+            return _output("late", f"stopped after {seconds:g} seconds")
+        except WireError as error:
+            self.fatal.add(index)
+            self._lost(error)
+            return _output("dead", "this cell ended Python")
+
+    def _ask_cell(self, index, seconds):
+        body, _ = self.session.ask(
+            {
+                "do": "run",
+                "source": self.cells[index].source,
+                "seconds": seconds,
+            },
+            seconds=seconds + GRACE,
+        )
+        return _checked_output(body)
+
+    def _ready(self, index):
+        """A session in which all cells before this one have run."""
+        if self.session is not None:
+            return
+        self.session = self.warm.session()
+        for before in range(min(index, len(self.cells))):
+            cell = self.cells[before]
+            if (
+                cell.role != "check"
+                and cell.kind == "code"
+                and cell.source.strip()
+                and before not in self.fatal
+            ):
+                seconds = min(self.warm.limits.cell, self._left())
+                if seconds <= 0:
+                    raise WireError("no time left")
+                self._ask_cell(before, seconds)
+
+    def probe(self, index, name):
+        """What an answer does: {"seen", …}, {"trouble": text}.
+
+        A trouble is ours to tell; what a session says is only observed.
+        """
+        limits = self.warm.limits
+        seconds = min(limits.probe, self._left())
+        if seconds <= 0:
+            return {
+                "trouble": "it was not reached: the notebook had used "
+                "up its time"
+            }
+        if self.silent >= PATIENCE:
+            return {
+                "trouble": "it was not tried: the cells before it leave "
+                "a Python that does not answer"
+            }
+        try:
+            self._ready(index)
+            return self._ask_probe(name, seconds)
+        except WireError as error:
+            # A session ends a probe that is late, so it is broken itself,
+            # and another one would be after the same cells.
+            self.silent += 1
+            self._lost(error)
+            return {"trouble": f"nothing usable came back from it ({error})"}
+
+    def _ask_probe(self, name, seconds):
+        cpu = self.warm.limits.cpu
+        body = {
+            "do": "probe",
+            "name": name,
+            "seconds": seconds,
+            "cpu": cpu,
+            "visible": self.seed is None,
+        }
+        arrays = ()
+        if self.seed is not None:
+            body["inputs"], arrays = packed_inputs(name, self.seed)
+        answer, arrays = self.session.ask(
+            body, arrays, seconds=seconds + GRACE
+        )
+        if not isinstance(answer, dict):
+            raise WireError("no answer")
+        if answer.get("missing"):
+            return {
+                "trouble": f"{name} is not defined when its check cell "
+                "is reached",
+                "missing": True,
+            }
+        if "died" in answer:
+            return {"trouble": _cause(answer["died"], cpu)}
+        return _observation(answer, arrays)
+
+    def _left(self):
+        return self.deadline - time.monotonic()
+
+    def _end(self):
+        if self.session is not None:
+            self.session.close()
+            self.session = None
+
+
+def _cause(number, cpu):
+    if number in (signal.SIGKILL, signal.SIGXCPU, signal.SIGALRM):
+        return LOOP.format(cpu)
+    with contextlib.suppress(ValueError, TypeError):
+        if number:
+            return f"it crashed Python ({signal.Signals(number).name})"
+    return "it ended Python instead of returning"
+
+
+def _observation(answer, arrays):
+    printed, device = answer.get("printed"), answer.get("device")
+    forbidden = answer.get("forbidden")
+    if not isinstance(forbidden, list) or not all(
+        isinstance(name, str) for name in forbidden
+    ):
+        raise WireError("no observation")
+    return {
+        "seen": unpack_observation(answer.get("seen"), arrays),
+        "forbidden": [name[:100] for name in forbidden[:20]],
+        "printed": printed[:4000] if isinstance(printed, str) else "",
+        "device": device[:50] if isinstance(device, str) else None,
+    }
+
+
+def _output(kind, text):
+    return {
+        "text": "",
+        "shown": [],
+        "error": {"kind": kind, "text": text, "module": ""},
+    }
+
+
+def _checked_output(body):
+    """A cell's output as plain data of bounded size, whoever sent it."""
+    if not isinstance(body, dict):
+        raise WireError("no output")
+    shown = []
+    for each in body.get("shown") or ():
+        data = each.get("data") if isinstance(each, dict) else None
+        if isinstance(data, dict) and len(shown) < 50:
+            shown.append(
+                {
+                    kind: str(data[kind])[:400_000]
+                    for kind in ("text/plain", "image/png")
+                    if data.get(kind)
+                }
+            )
+    error = body.get("error")
+    if isinstance(error, dict):
+        late = error.get("late") is True
+        error = {
+            "kind": "late" if late else str(error.get("kind"))[:100],
+            "text": str(error.get("text"))[:2000],
+            "module": str(error.get("module") or "")[:100],
+        }
+    else:
+        error = None
+    return {
+        "text": str(body.get("text") or "")[:20_000],
+        "shown": shown,
+        "error": error,
+    }
+
+
+def _needs_more(answer):
+    """Whether an answer stops at a name that may be defined further down."""
+    if answer.get("missing"):
+        return True
+    seen = answer.get("seen")
+    if isinstance(seen, Raised):
+        return seen.kind == "NameError"
+    return isinstance(seen, dict) and any(
+        isinstance(part, dict)
+        and isinstance(part.get("out"), Raised)
+        and part["out"].kind == "NameError"
+        for part in seen.values()
+    )
+
+
+@functools.lru_cache(maxsize=256)
+def packed_inputs(name, seed):
+    """An exercise's fresh inputs, ready to be sent."""
+    return pack_inputs(find(name)[1].fresh_inputs(seed))
+
+
+def prepare(lesson, seed):
+    """Run the oracles of a lesson, so that judging runs no code at all.
+
+    raises FileNotFoundError: if the lesson's answers are not there
+    raises MissingGoldenError: if `build` has not been run
+    """
+    for name in lesson.checks:
+        _standard(name, seed)
+        _standard(name, None).mistakes()
+        packed_inputs(name, seed)
+
+
+def _standard(name, seed):
+    stem, exercise = find(name)
+    if seed is None:
+        return visible_standard(stem, exercise)
+    # Mistakes are recognised on the visible inputs, where what they lead to
+    # is stored: running them all anew takes longer than grading a class.
+    return dataclasses.replace(
+        fresh_standard(stem, exercise, seed), mistakes=dict
+    )
+
+
+def _report(name, answer, seed, example=None):
+    """The verdict on what a session answered."""
+    _, exercise = find(name)
+    standard = _standard(name, seed)
+    if "trouble" in answer:
+        observation = {
+            "seen": Raised(UNUSABLE, (), answer["trouble"]),
+            "forbidden": [],
+            "printed": "",
+            "device": None,
+        }
+        # It is our own sentence, so it may be shown as it is.
+        return judge(
+            exercise, observation, dataclasses.replace(standard, mistakes=dict)
+        )
+    if seed is not None and example is None:
+        example = Report(name, 0.0, exercise.points)
+    observation = {**answer, "seen": _bounded(answer["seen"], standard.want)}
+    try:
+        return judge(exercise, observation, standard, example=example)
+    except Exception as error:
+        # What a hostile process sends may be worse than a judgement expects.
+        return Report(
+            name,
+            0.0,
+            exercise.points,
+            findings=(
+                Finding(
+                    "judged",
+                    False,
+                    "What came back has not the form that "
+                    f"is due ({type(error).__name__}).",
+                ),
+            ),
+        )
+
+
+def _bounded(seen, want):
+    """Observations without arrays far larger than any that is due.
+
+    A judgement may broadcast or multiply what it is given.
+    """
+    most = MARGIN * max([1024, *_sizes(want)])
+
+    def bounded(node):
+        if isinstance(node, Array) and node.data.size > most:
+            return Thing(
+                "Tensor" if node.library == "torch" else "ndarray",
+                f"{node.dtype} of shape {node.data.shape}",
+            )
+        if isinstance(node, dict):
+            return {key: bounded(part) for key, part in node.items()}
+        if isinstance(node, list):
+            return [bounded(part) for part in node]
+        return node
+
+    return bounded(seen)
+
+
+def _sizes(node):
+    if isinstance(node, Array | np.ndarray):
+        yield node.data.size if isinstance(node, Array) else node.size
+    elif isinstance(node, dict):
+        for part in node.values():
+            yield from _sizes(part)
+    elif isinstance(node, list):
+        for part in node:
+            yield from _sizes(part)

@@ -1,0 +1,313 @@
+"""What runs next to a learner's code: cells, and probes of their results.
+
+Everything in this process is in the learner's hands. It answers what it is
+asked; whether the answers are any good is judged elsewhere.
+"""
+
+import builtins
+import contextlib
+import io
+import os
+import pathlib
+import resource
+import signal
+import socket
+import sys
+import time
+
+import torch
+from IPython.core.displayhook import DisplayHook
+from IPython.core.displaypub import DisplayPublisher
+from IPython.core.interactiveshell import InteractiveShell
+from traitlets.config import Config
+
+from autograder.checker import look
+from autograder.exercise import exercises, find, lessons
+from autograder.grading import colab
+from autograder.grading.wire import (
+    WireError,
+    receive,
+    send,
+    unpack_inputs,
+)
+from autograder.observations import pack
+
+MAX_OUTPUT = 20_000  # characters of a cell's output that are kept
+MAX_PICTURE = 400_000  # characters of a picture, base64
+WARM_UP = 0.5  # seconds
+GRACE = 2  # seconds after which a probe's process is killed for good
+
+
+class _Hook(DisplayHook):
+    """Keeps what a cell's last line evaluates to, instead of printing it."""
+
+    made = ()
+
+    def start_displayhook(self):
+        return None
+
+    def write_output_prompt(self):
+        return None
+
+    def write_format_data(self, format_dict, md_dict=None):
+        self.made.append({"kind": "result", "data": _shown(format_dict)})
+
+    def finish_displayhook(self):
+        return None
+
+
+class _Publisher(DisplayPublisher):
+    """Keeps what a cell displays."""
+
+    made = ()
+
+    def publish(self, data, metadata=None, **kwargs):
+        self.made.append({"kind": "display", "data": _shown(data)})
+
+    def clear_output(self, wait=False):
+        self.made.clear()
+
+
+def _shown(data):
+    """What is kept of a rich output: text, and a picture of some size."""
+    kept = {"text/plain": str(data.get("text/plain", ""))[:MAX_OUTPUT]}
+    picture = data.get("image/png")
+    if isinstance(picture, str) and len(picture) <= MAX_PICTURE:
+        kept["image/png"] = picture
+    return kept
+
+
+class _Shell(InteractiveShell):
+    displayhook_class = _Hook
+    display_pub_class = _Publisher
+
+
+def make_shell():
+    """An IPython as in a kernel, without history, prompts and colours."""
+    config = Config()
+    config.HistoryManager.enabled = False
+    config.InteractiveShell.colors = "nocolor"
+    config.InteractiveShell.banner1 = ""
+    config.InteractiveShell.cache_size = 100
+    shell = _Shell.instance(config=config)
+    shell.display_formatter.active_types = ["text/plain", "image/png"]
+    _warm_up(shell)
+    return shell
+
+
+def _warm_up(shell):
+    """Do once what every first call of a child would have to do again."""
+    torch.set_num_threads(1)  # more would hang the children
+    shell.run_cell("None", store_history=False)
+    leaf = torch.ones(2, 2, dtype=torch.float64, requires_grad=True)
+    torch.softmax(leaf @ leaf, -1).exp().sum().backward()
+    enough = time.monotonic() + WARM_UP
+    for lesson in lessons():
+        for exercise in exercises(lesson).values():
+            if time.monotonic() < enough:
+                look(exercise, _echo, exercise.visible_inputs())
+
+
+def _echo(*args, **kwargs):
+    return args[0] if args else None
+
+
+class _Capped(io.RawIOBase):
+    """Bytes written, up to a limit; the rest is dropped."""
+
+    def __init__(self):
+        self.data = bytearray()
+
+    def writable(self):
+        return True
+
+    def fileno(self):
+        return 1
+
+    def write(self, data):
+        left = 4 * MAX_OUTPUT - len(self.data)
+        if left > 0:
+            self.data += bytes(data[:left])
+        return len(data)
+
+
+def _stream():
+    raw = _Capped()
+    return raw, io.TextIOWrapper(
+        io.BufferedWriter(raw), "utf-8", errors="replace", write_through=True
+    )
+
+
+class CellTimeout(KeyboardInterrupt):
+    """A cell ran longer than it may."""
+
+
+def serve(connection, shell, folder):
+    """Answer requests about one notebook until the other side is gone."""
+    file = _settle(folder)
+    while True:
+        try:
+            body, arrays = receive(connection, None)
+        except WireError:
+            return
+        if body["do"] == "run":
+            send(connection, _run(shell, body, file))
+        elif body["do"] == "probe":
+            send(connection, *_probe(shell, body, arrays, connection))
+        else:
+            return
+
+
+def _settle(folder):
+    """Make the process as a notebook expects it.
+
+    returns: the file to which the process's own output goes
+    """
+    torch.set_num_threads(1)
+    # More threads would hang the processes that are forked from this one.
+    torch.set_num_threads = torch.set_num_interop_threads = _ignore
+    builtins.input = _no_input
+    sys.modules.pop("getpass", None)
+    import getpass
+
+    getpass.getpass = _no_input
+    colab.install()
+    os.makedirs(folder, exist_ok=True)
+    os.chdir(folder)
+    sys.path.insert(0, "")
+    file = os.open(
+        pathlib.Path(folder).parent / ".output",
+        os.O_RDWR | os.O_CREAT | os.O_APPEND,
+        0o600,
+    )
+    os.dup2(file, 1)
+    os.dup2(file, 2)
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, 0)
+    return file
+
+
+def _ignore(*args, **kwargs):
+    return None
+
+
+def _no_input(*args, **kwargs):
+    __tracebackhide__ = True
+    raise RuntimeError(
+        "nobody is there to answer input() when a notebook is graded: "
+        "write the value into the cell instead"
+    )
+
+
+def _run(shell, body, file):
+    """Run a cell; what it put out, how it ended, and what it defined."""
+    made = []
+    shell.displayhook.made = shell.display_pub.made = made
+    raw, stream = _stream()
+    with (
+        contextlib.redirect_stdout(stream),
+        contextlib.redirect_stderr(stream),
+    ):
+        try:
+            with _alarm(body["seconds"]):
+                result = shell.run_cell(body["source"], store_history=True)
+            error = result.error_before_exec or result.error_in_exec
+        except BaseException as caught:
+            error = caught
+        with contextlib.suppress(Exception):
+            stream.flush()
+    text = bytes(raw.data).decode(errors="replace")
+    with contextlib.suppress(OSError):
+        text += os.pread(file, MAX_OUTPUT, 0).decode(errors="replace")
+        os.truncate(file, 0)
+    told = None
+    if error is not None:
+        kind = type(error).__name__
+        told = {
+            "kind": kind,
+            "text": _text(error)[:2000],
+            "late": isinstance(error, CellTimeout),
+            "module": str(getattr(error, "name", "") or "")
+            if isinstance(error, ImportError)
+            else "",
+        }
+    return {"text": text[:MAX_OUTPUT], "shown": made[:50], "error": told}
+
+
+def _text(error):
+    try:
+        return str(error)
+    except Exception as another:
+        return f"(its text raises {type(another).__name__})"
+
+
+@contextlib.contextmanager
+def _alarm(seconds):
+    """Interrupt the cell after some seconds, and again if it goes on."""
+
+    def ring(number, frame):
+        __tracebackhide__ = True
+        raise CellTimeout(f"stopped after {seconds:g} seconds")
+
+    before = signal.signal(signal.SIGALRM, ring)
+    signal.setitimer(signal.ITIMER_REAL, seconds, 0.5)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def _probe(shell, body, arrays, connection):
+    """Try an answer in a process of its own.
+
+    returns: the reply as (body, arrays): {"seen": text, …}, or {"died":
+        number of the signal that ended it, or 0}
+    """
+    ours, theirs = socket.socketpair()
+    child = os.fork()
+    if child == 0:
+        try:
+            ours.close()
+            connection.close()
+            _observe(shell, body, arrays, theirs)
+        finally:
+            os._exit(0)
+    theirs.close()
+    try:
+        return receive(ours, body["seconds"])
+    except WireError:
+        with contextlib.suppress(OSError):
+            os.kill(child, signal.SIGKILL)
+    finally:
+        ours.close()
+        with contextlib.suppress(OSError):
+            ended, status = os.waitpid(child, 0)
+    return {"died": os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0}, ()
+
+
+def _observe(shell, body, arrays, connection):
+    cpu = body["cpu"]
+    resource.setrlimit(resource.RLIMIT_CPU, (cpu, cpu + GRACE))
+    name = body["name"]
+    _, exercise = find(name)
+    if body["visible"]:
+        inputs = exercise.visible_inputs()
+    else:
+        inputs = unpack_inputs(body["inputs"], arrays)
+    if name not in shell.user_ns:
+        send(connection, {"missing": True})
+        return
+    observation = look(exercise, shell.user_ns[name], inputs)
+    text, arrays = pack(observation["seen"])
+    send(
+        connection,
+        {
+            "seen": text,
+            **{
+                key: observation[key]
+                for key in ("forbidden", "printed", "device")
+            },
+        },
+        arrays,
+    )

@@ -1,0 +1,201 @@
+"""nbgrader's gradebook in our hands, and pages and exports made from it."""
+
+import csv
+import datetime
+import json
+import logging
+
+import pytest
+
+from autograder.exercise import exercises
+from autograder.grading import gradebook
+from autograder.grading.batch import newer_python
+from autograder.grading.gradebook import Writer
+from autograder.grading.intake import Arrival
+from autograder.grading.plugins import CanvasExport, MoodleExport
+from autograder.grading.records import record
+from autograder.grading.repair import rebuild
+from autograder.report import Finding, Report
+
+LESSON = "ch1_self_attention"
+POINTS = {
+    name: exercise.points for name, exercise in exercises(LESSON).items()
+}
+TOTAL = sum(POINTS.values())
+
+
+@pytest.fixture
+def writer(tmp_path):
+    made = Writer(tmp_path)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def record_of(lesson, notebook_of):
+    """Make a record without running anything: all marks, or none."""
+    from autograder.grading.reading import read
+
+    def make(student, share=1.0):
+        reports = {
+            name: Report(
+                name,
+                exercise.points * share,
+                exercise.points,
+                findings=(Finding("runs", share == 1.0),),
+            )
+            for name, exercise in exercises(LESSON).items()
+        }
+        cells = rebuild(lesson, read(json.dumps(notebook_of()).encode())).cells
+        return record(
+            Arrival(student, "x.ipynb", LESSON),
+            lesson,
+            cells,
+            (reports, {}, []),
+            0.1,
+        )
+
+    return make
+
+
+def submission(writer, student):
+    writer.gradebook.db.expire_all()
+    return writer.gradebook.find_submission(LESSON, student)
+
+
+def test_written_twice_is_there_once(writer, record_of):
+    writer.write(record_of("ann"))
+    writer.write(record_of("ann", 0.5))
+    assert len(writer.gradebook.assignment_submissions(LESSON)) == 1
+    assert submission(writer, "ann").score == pytest.approx(TOTAL / 2)
+
+
+def test_a_person_s_score_and_comment_stay_and_are_shown(
+    writer, record_of, tmp_path
+):
+    writer.write(record_of("ann", 0.0))
+    (notebook,) = submission(writer, "ann").notebooks
+    for grade in notebook.grades:
+        if grade.name == "check-softmax":
+            grade.manual_score, grade.needs_manual_grade = 1.75, False
+    for comment in notebook.comments:
+        if comment.name == "softmax":
+            comment.manual_comment = "Nice <b>idea</b>"
+    writer.gradebook.db.commit()
+    writer.close()
+    again = Writer(tmp_path)
+    again.write(record_of("ann", 0.0))
+    assert submission(again, "ann").score == 1.75
+    assert submission(again, "ann").needs_manual_grade
+    assert again.touched_by_hand() == {("ann", LESSON)}
+    page = (
+        tmp_path / "feedback" / "ann" / LESSON / f"{LESSON}.html"
+    ).read_text()
+    assert "Nice &lt;b&gt;idea&lt;/b&gt;" in page
+    assert "1.75 points given by hand" in page
+    assert f"1.75 of {TOTAL:g} points" in page
+    again.close()
+
+
+def test_late_penalties_are_nbgrader_s(writer, record_of, monkeypatch):
+    config = gradebook._config().copy()
+    config.LateSubmissionPlugin.penalty_method = "zero"
+    monkeypatch.setattr(gradebook, "_config", lambda: config)
+    writer.write(record_of("ann"), "2026-01-05 12:00:00 UTC")
+    assignment = writer.gradebook.find_assignment(LESSON)
+    assignment.duedate = datetime.datetime(2026, 1, 5, 13)
+    writer.gradebook.db.commit()
+    writer.write(record_of("ann"), "2026-01-05 12:00:00 UTC")
+    assert submission(writer, "ann").late_submission_penalty == 0
+    writer.write(record_of("bob"), "2026-01-05 14:00:00 UTC")
+    assert submission(writer, "bob").late_submission_penalty == TOTAL
+    # It came in time after all.
+    writer.write(record_of("bob"), "2026-01-05 12:00:00 UTC")
+    assert submission(writer, "bob").late_submission_penalty == 0
+    writer.write(record_of("eve"), "not a time")
+    assert submission(writer, "eve").timestamp is None
+
+
+def test_a_changed_lesson_is_noticed_and_followed(
+    writer, record_of, tmp_path, monkeypatch
+):
+    writer.write(record_of("ann"))
+    writer.close()
+    marked = gradebook._marked_source
+
+    def changed(lesson):
+        made = marked(lesson)
+        cells = {
+            cell.metadata.nbgrader.grade_id: cell
+            for cell in made.cells
+            if "nbgrader" in cell.metadata
+        }
+        cells["check-softmax"].metadata.nbgrader.points = 9.0
+        made.cells.remove(cells["check-causal_mask"])
+        cells["check-luong_score"].metadata.nbgrader.grade_id = "check-new"
+        return made
+
+    monkeypatch.setattr(gradebook, "_marked_source", changed)
+    again = Writer(tmp_path)
+    again.write(record_of("bob"))
+    (note,) = again.notes
+    for text in (
+        f"softmax {POINTS['softmax']:g} → 9 points",
+        "causal_mask is gone",
+        "new is new",
+        "1 earlier result",
+    ):
+        assert text in note
+    notebook = again.gradebook.find_notebook(LESSON, LESSON)
+    names = {cell.name: cell.max_score for cell in notebook.grade_cells}
+    assert names["check-softmax"] == 9 and "check-causal_mask" not in names
+    assert "check-new" in names
+    again.write(record_of("ann"))
+    assert len(again.gradebook.assignment_submissions(LESSON)) == 2
+    assert len(again.notes) == 1
+    again.close()
+
+
+def test_exports(writer, record_of, tmp_path):
+    for student, share in (("doejane_1234", 1.0), ("ann", 0.0)):
+        writer.write(record_of(student, share))
+    canvas = CanvasExport()
+    canvas.to = str(tmp_path / "canvas.csv")
+    canvas.log = logging.getLogger("test")
+    canvas.export(writer.gradebook)
+    rows = list(csv.reader((tmp_path / "canvas.csv").open()))
+    assert rows[0] == [
+        "Student",
+        "ID",
+        "SIS User ID",
+        "SIS Login ID",
+        "Section",
+        LESSON,
+    ]
+    assert rows[1][-1] == f"{TOTAL:g}"
+    assert sorted(rows[2:]) == [
+        ["ann", "", "", "ann", "", "0"],
+        ["doejane", "1234", "", "", "", f"{TOTAL:g}"],
+    ]
+    moodle = MoodleExport()
+    moodle.to = str(tmp_path / "moodle")
+    moodle.log = logging.getLogger("test")
+    moodle.export(writer.gradebook)
+    rows = list(
+        csv.reader((tmp_path / "moodle" / f"moodle_{LESSON}.csv").open())
+    )
+    assert [
+        "Participant 1234",
+        "doejane",
+        "",
+        f"{TOTAL:g}",
+        f"{TOTAL:g}",
+    ] in rows
+
+
+def test_a_newer_python_is_named():
+    wrong = {0: {"error": {"kind": "SyntaxError"}}}
+    assert "3.99" in newer_python("3.99.1", wrong)[0]
+    assert newer_python("3.99.1", {0: {"error": None}}) == []
+    assert newer_python("3.8.1", wrong) == []
+    assert newer_python("", wrong) == []

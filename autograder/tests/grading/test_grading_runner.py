@@ -1,0 +1,212 @@
+"""Cells and probes in a real session, judged from outside."""
+
+import json
+import threading
+
+FAST = ("softmax", "causal_mask", "luong_score")
+
+
+def test_right_answers_get_full_marks(graded, notebook_of, right):
+    points, reports, _, repairs = graded(notebook_of(right))
+    assert repairs == []
+    assert all(report.passed for report in reports.values())
+    assert sum(points.values()) == sum(
+        report.max_points for report in reports.values()
+    )
+
+
+def test_an_untouched_notebook_gets_nothing(graded, notebook_of):
+    points, reports, outputs, _ = graded(notebook_of())
+    assert set(points.values()) == {0.0}
+    assert {report.findings[0].property for report in reports.values()} == {
+        "attempted"
+    }
+
+
+def test_a_mistake_is_named_and_shown_on_visible_inputs(graded, notebook_of):
+    wrong = (
+        "def softmax(x, dim=-1):\n"
+        "    e = torch.exp(x)\n    return e / e.sum(dim, keepdim=True)"
+    )
+    points, reports, _, _ = graded(notebook_of(softmax=wrong))
+    report = reports["softmax"]
+    assert 0 < points["softmax"] < report.max_points
+    failed = [finding for finding in report.findings if not finding.passed]
+    assert failed[0].mistake in report.hints
+    assert any("softmax(" in finding.call for finding in failed)
+    assert report.printed == ""
+
+
+def test_a_name_that_is_not_defined(graded, notebook_of):
+    points, reports, _, _ = graded(notebook_of(softmax="pass"))
+    assert points["softmax"] == 0
+    assert "not defined" in reports["softmax"].findings[0].detail
+
+
+DEATHS = {
+    "softmax": ("while True: pass", "loop"),
+    "score_std": ("import os; os._exit(0)", "ended Python"),
+    "softmax_jacobian": ("import ctypes; ctypes.string_at(0)", "SIGSEGV"),
+    "causal_mask": ("import os; os.kill(os.getpid(), 9)", "loop"),
+    "scaled_dot_product_attention": ("import sys; sys.exit()", "SystemExit"),
+    "masked_softmax": ("return input()", "input()"),
+    "additive_attention": ("return [0] * 10**10", "MemoryError"),
+    "attention_backward": ("import time; time.sleep(60)", "loop"),
+}
+
+
+def test_death_costs_one_exercise(graded, notebook_of, right):
+    answers = {name: right[name] for name in ("padding_mask", "luong_score")}
+    answers |= {
+        name: f"def {name}(*args, **kwargs):\n    {body}"
+        for name, (body, _) in DEATHS.items()
+    }
+    points, reports, _, _ = graded(notebook_of(answers))
+    for name, (_, says) in DEATHS.items():
+        assert points[name] == 0
+        first = next(
+            each for each in reports[name].findings if each.passed is False
+        )
+        assert says in first.detail, (name, first)
+    assert reports["padding_mask"].passed and reports["luong_score"].passed
+
+
+CELLS = [
+    "import os; os._exit(3)",
+    "raise SystemExit",
+    "1 / 0",
+    "import ctypes; ctypes.string_at(0)",
+    "def broken(:",
+    "input()",
+    "import no_such_module",
+    "%no_such_magic",
+    "x = 'a' * 10**10",
+    "while True: pass",
+    "import time\ntry: time.sleep(60)\nexcept: pass",
+]
+
+
+def test_cells_that_fail_cost_nothing_else(graded, notebook_of, right):
+    made = notebook_of({name: right[name] for name in FAST})
+    made["cells"][3:3] = [
+        {"cell_type": "code", "metadata": {}, "source": line} for line in CELLS
+    ]
+    points, reports, outputs, _ = graded(made)
+    assert all(reports[name].passed for name in FAST)
+    kinds = [
+        output["error"]["kind"]
+        for output in outputs.values()
+        if output["error"]
+    ]
+    assert kinds == [
+        "dead",
+        "SystemExit",
+        "ZeroDivisionError",
+        "dead",
+        "SyntaxError",
+        "RuntimeError",
+        "ModuleNotFoundError",
+        "UsageError",
+        "MemoryError",
+        "late",
+    ], outputs
+
+
+def test_a_notebook_of_colab(graded, notebook_of, right):
+    made = notebook_of({name: right[name] for name in FAST})
+    made["cells"].insert(
+        2,
+        {
+            "cell_type": "code",
+            "metadata": {"id": "x"},
+            "source": (
+                "#@title Mount\n"
+                "from google.colab import drive, files, userdata\n"
+                "drive.mount('/content/drive')\nimport google.colab\n"
+                "files.upload()\nfor name in files.upload(): pass\n"
+                "%cd /content\n!ls\nawait __import__('asyncio').sleep(0)"
+            ),
+        },
+    )
+    _, reports, outputs, _ = graded(made)
+    assert all(reports[name].passed for name in FAST)
+
+
+def test_noise_never_counts(graded, notebook_of, right):
+    noisy = right["softmax"].replace(
+        "    wide =",
+        "    import sys, warnings\n"
+        "    warnings.warn('hm')\n    print('x' * 10**6, file=sys.stderr)\n"
+        "    import os; os.write(2, b'low')\n    wide =",
+    )
+    assert noisy != right["softmax"]
+    made = notebook_of(softmax=noisy)
+    made["cells"].insert(
+        3,
+        {
+            "cell_type": "code",
+            "metadata": {},
+            "source": "for i in range(200_000): print(i)",
+        },
+    )
+    _, reports, _, _ = graded(made)
+    assert reports["softmax"].passed
+
+
+def test_what_is_defined_further_down_is_found(graded, notebook_of, right):
+    made = notebook_of(
+        softmax="def softmax(x, dim=-1):\n    return late(x, dim)"
+    )
+    late = right["softmax"].replace("def softmax", "def late")
+    made["cells"].append({"cell_type": "code", "metadata": {}, "source": late})
+    _, reports, _, repairs = graded(made)
+    assert reports["softmax"].passed
+    assert any("after the last cell" in text for text in repairs)
+
+
+def test_the_check_cell_sees_what_is_defined_until_then(
+    graded, notebook_of, right
+):
+    made = notebook_of(softmax=right["softmax"])
+    made["cells"].append(
+        {"cell_type": "code", "metadata": {}, "source": "softmax = None"}
+    )
+    _, reports, _, _ = graded(made)
+    assert reports["softmax"].passed
+
+
+def test_a_neighbour_that_takes_the_warm_process_along(
+    graded, notebook_of, right, warm
+):
+    made = notebook_of(softmax=right["softmax"])
+    made["cells"].insert(
+        3,
+        {
+            "cell_type": "code",
+            "metadata": {},
+            "source": "import time; time.sleep(1)",
+        },
+    )
+    killer = threading.Timer(0.7, warm.kill)
+    killer.start()
+    _, reports, outputs, _ = graded(made)
+    killer.join()
+    assert reports["softmax"].passed
+    assert not any(output["error"] for output in outputs.values())
+
+
+def test_outputs_are_kept_small(graded, notebook_of):
+    made = notebook_of(softmax="1 / 0")
+    made["cells"].insert(
+        3,
+        {
+            "cell_type": "code",
+            "metadata": {},
+            "source": "print('y' * 10**7)\nimport os\n"
+            "os.write(1, b'z' * 10**6)\n"
+            "'w' * 10**6",
+        },
+    )
+    _, _, outputs, _ = graded(made)
+    assert len(json.dumps(outputs)) < 200_000
+    assert any("yyy" in output["text"] for output in outputs.values())
