@@ -501,7 +501,8 @@ def _chosen(made, lessons):
                     best,
                     choices=(
                         f"{len(group)} files came for this lesson; the one "
-                        f"with the most answers was graded: {best.label}. Not graded: "
+                        f"with the most answers was graded: {best.label}. "
+                        f"Not graded: "
                         f"{others}.",
                     ),
                 )
