@@ -159,7 +159,7 @@ def _same_entries(exercise, stored, entries):
     if old.shape != now.shape:
         return False
     moved = np.linalg.norm(now[:, 0] - old[:, 0], axis=1)
-    return bool((moved < NEARER * np.linalg.norm(now[:, 0], axis=1)).all())
+    return bool((moved <= NEARER * np.linalg.norm(now[:, 0], axis=1)).all())
 
 
 def _tree(name, source):

@@ -32,7 +32,9 @@ def tells(name, case, *numbers, needs):
             "it wants to know what does not fit."
         ),
     )
-    return dataclasses.replace(part, needs=(needs,))
+    return dataclasses.replace(
+        part, needs=(needs,), because="the contract promises both numbers"
+    )
 
 
 # 2.1
@@ -393,6 +395,7 @@ MultiHeadSelfAttention = Exercise(
             "large scores",
             "large scores",
             points=0.25,
+            because="tells a finite fill from a forgotten mask",
             says=(
                 "Hidden keys need −inf before the softmax: a finite number "
                 "loses to scores that lie below it."
@@ -403,6 +406,7 @@ MultiHeadSelfAttention = Exercise(
             "with weights",
             "with weights, large scores",
             points=0.5,
+            because="the second thing that the module can return",
             says=(
                 "return_weights=True gives (out, weights); the weights "
                 "are (B, H, T, T), one softmax a head, query axis before "
@@ -577,6 +581,7 @@ attention_cost = Exercise(
             "a dict of four numbers",
             _cost_form,
             gate=True,
+            because="without the keys no number can be found",
             says=("Return a dict with the four keys of the contract."),
         ),
         law(
@@ -706,6 +711,7 @@ qkv_per_head_to_cat = Exercise(
         values(
             "float32",
             "float32",
+            because="weights are float32 in practice",
             says=("Only places change here: the dtype and the numbers stay."),
         ),
         values(
@@ -872,6 +878,7 @@ MultiHeadAttention = Exercise(
             "padding, as many examples as heads",
             "all kept",
             points=1,
+            because="a part of the contract by itself",
             says=(
                 "key_padding_mask (B, Tk) is True at keys that may be "
                 "looked at, for every head and query of that example: "
@@ -887,6 +894,7 @@ MultiHeadAttention = Exercise(
             "causal, three new queries",
             "causal and padding",
             points=0.75,
+            because="a part of the contract by itself",
             says=(
                 "With is_causal the last query stands at the last key "
                 "and sees all keys, the query before it one fewer; a "
@@ -899,6 +907,7 @@ MultiHeadAttention = Exercise(
             "causal, more queries than keys",
             "causal, padded on the left",
             points=0.5,
+            because="a convention of the course, shown by itself",
             says=(
                 "A query that sees no key gets zeros before out_proj, so "
                 "its output is out_proj's bias."
@@ -1012,6 +1021,7 @@ GroupedQueryAttention = Exercise(
             "a view",
             "large scores",
             points=1.5,
+            because="the point of the exercise, read by itself",
             says=(
                 "Consecutive query heads share a key and value head: "
                 "query head h uses number h // (n_heads / n_kv_heads)."
