@@ -165,7 +165,7 @@ def test_the_address_alone_opens_the_first_page(running, book):
     with visiting(running, book, **LOOKS["light"]) as (page, faults):
         page.goto(book)
         page.wait_for_url(f"**/{PAGES[0]}.html")
-        page.locator("h1").first.wait_for()
+        page.get_by_role("heading", level=1).wait_for()
     assert not faults, "\n".join(faults)
 
 
