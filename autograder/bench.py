@@ -10,7 +10,8 @@ from autograder import answers
 from autograder.checker import check_visible
 from autograder.exercise import exercises, lessons
 
-ROUNDS = 5
+ROUNDS = 3
+TRIED = 8  # answers an exercise, spread over all that are known
 
 
 def main():
@@ -22,15 +23,15 @@ def main():
 
 
 def bench_checks():
-    """Median seconds of each visible check, of right and of wrong answers."""
-    print("Milliseconds a check (median of right answers, slowest of all)")
+    """Milliseconds of each visible check, of right and of wrong answers."""
+    print("Milliseconds a check (median and slowest of some answers)")
     medians = []
     for lesson in lessons():
         for name, exercise in exercises(lesson).items():
+            known = answers.of(lesson, name, "right", "wrong")
             times = [
                 _seconds(lesson, exercise, answer.object)
-                for answer in answers.load(lesson)
-                if answer.exercise == name and answer.kind != "oracle"
+                for answer in known[:: -(-len(known) // TRIED)]
             ]
             medians.append(statistics.median(times))
             print(
