@@ -48,18 +48,24 @@ class Mistake:
 
 def sketch(exercise, seen):
     """Observations as 32 numbers: near for near observations."""
-    seen = _featured(exercise, seen)
-    total = np.zeros(SIZE)
-    for path, kind, numbers in _leaves(seen, ""):
-        total += _directions(f"{path} {kind}", 1)[0]
+    kinds, places, parts = [], [], []
+    for path, kind, numbers in _leaves(_featured(exercise, seen), ""):
+        kinds.append(f"{path} {kind}")
         if numbers is not None and numbers.size:
-            step = -(-numbers.size // MAX_LEAF)
-            numbers = _tamed(numbers[::step])
-            total += (
-                numbers
-                @ _directions(path, numbers.size)
-                / np.sqrt(numbers.size)
-            )
+            places.append(path)
+            parts.append(numbers[:: -(-numbers.size // MAX_LEAF)])
+    total = np.sum([_direction(kind) for kind in kinds], axis=0)
+    if not parts:
+        return total
+    ends = np.cumsum([len(part) for part in parts])[:-1]
+    tamed = np.split(_tamed(np.concatenate(parts)), ends)  # in one go
+    for path, numbers in zip(places, tamed, strict=True):
+        size = len(numbers)
+        total += (
+            numbers[0] * _direction(path)
+            if size == 1
+            else numbers @ _directions(path, size) / np.sqrt(size)
+        )
     return total
 
 
@@ -73,9 +79,19 @@ def _featured(exercise, seen):
     return {"features": Array("numpy", "float64", numbers)}
 
 
+@functools.lru_cache(maxsize=2**16)  # some 30 MB
+def _direction(text):
+    """The one random direction (SIZE,) of a place that holds one number."""
+    return _drawn(text, 1)[0]
+
+
 @functools.lru_cache(maxsize=1024)
 def _directions(text, count):
     """Random directions (count, SIZE) that belong to a place in a tree."""
+    return _drawn(text, count)
+
+
+def _drawn(text, count):
     generator = np.random.RandomState(zlib.crc32(text.encode()))
     return generator.standard_normal((count, SIZE))
 

@@ -190,23 +190,15 @@ def _mounts():
         "/etc/mime.types",
     ):
         mounts += ["--ro-bind-try", path, path]
+    mounts += ["--dev", "/dev"]
+    for path in ("/tmp", "/dev/shm"):
+        mounts += ["--perms", "1777", "--tmpfs", path]
+    # After /tmp, below which a course may lie.
     for path in [*_python_folders(), ROOT / "autograder"]:
         # Parents that bubblewrap makes itself are closed to other users.
         for parent in reversed(path.parents):
             mounts += ["--dir", str(parent)]
         mounts += ["--ro-bind", str(path), str(path)]
-    mounts += [
-        "--dev",
-        "/dev",
-        "--perms",
-        "1777",
-        "--tmpfs",
-        "/tmp",
-        "--perms",
-        "1777",
-        "--tmpfs",
-        "/dev/shm",
-    ]
     for path in hidden_folders():
         mounts += ["--tmpfs", str(path)]
     return mounts
