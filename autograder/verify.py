@@ -243,10 +243,6 @@ def _reports_on_mistakes(lesson, exercise):
             )
             for each in wrong
         }
-        if exercise.features:  # random observations: recognise other ones
-            seen = {
-                each.id: look(exercise, each.object, inputs) for each in wrong
-            }
         standard = Standard(inputs, want, functools.partial(dict, known))
         yield (
             f"seed {seed}",

@@ -285,6 +285,7 @@ RMSNorm = Exercise(
 def gelu_inputs(rng):
     x = rng.randn(3, 5) * 2
     ends = np.array([-1e4, -50.0, -8.0, 8.0, 50.0, 1e4])
+    tail = np.array([-3.0, -2.75, -2.5, -2.25, -2.0])
     return {
         "three numbers": case(
             np.array([-2.7, 0.5, 2.7]) + rng.uniform(-0.05, 0.05, 3).round(2)
@@ -314,6 +315,8 @@ def gelu_inputs(rng):
             np.append(x, [100.0, -100.0]), approximate="tanh", dtype="float16"
         ),
         "bfloat16": case(x, dtype="bfloat16"),
+        "float16, tail": case(tail, dtype="float16"),
+        "float16, tail, tanh": case(tail, approximate="tanh", dtype="float16"),
     }
 
 
@@ -393,6 +396,19 @@ gelu = Exercise(
                 "Half-precision inputs are computed in float32 (the cube of "
                 "100 does not fit into float16) and returned in their own "
                 "dtype."
+            ),
+        ),
+        values(
+            "half precision, small results",
+            "float16, tail",
+            "float16, tail, tanh",
+            tol=1.1e-3,
+            floor=1e-3,
+            because="one unit in float16's last place is 1e-3 of a number",
+            says=(
+                "Where x is below 0, 1 plus the error function is a small "
+                "difference: in float16 it has lost its digits before x "
+                "multiplies it. Compute in float32 and round once."
             ),
         ),
     ),
@@ -1418,6 +1434,9 @@ GRAD_POST = (
     [-2.234, -2.406, -2.501, -2.515, -2.438],
     [0.091, 0.081, 0.068, 0.051, 0.014],
 )
+# The same for the RMS after the only block of a pre-LN stack, over 3000 seeds.
+RMS_ONE = (0.2447, 0.0126)
+SHALLOW = 48  # seeds of which its mean is judged
 DEPTH = 4  # blocks at which gradients are compared
 SIGMAS = 7  # the farthest of the 600 lay 5.0 from the mean
 
@@ -1428,6 +1447,7 @@ def depth_inputs(rng):
         "seeds": [first, first + 1, first + 2],
         "few": int(rng.randint(1, 4)),
         "deep": 8,
+        "shallow": SHALLOW,
     }
 
 
@@ -1439,8 +1459,19 @@ def probe_depth(answer, inputs):
         "post": [answer(DEPTH, False, seed) for seed in seeds],
         "few": answer(inputs["few"], False, first),
         "deep": answer(inputs["deep"], True, first),
+        "shallow": [
+            _last_rms(answer(1, True, first + index))
+            for index in range(inputs["shallow"])
+        ],
         "again": answer(inputs["few"], False, first),
     }
+
+
+def _last_rms(profile):
+    try:
+        return float(profile["rms"][-1])
+    except (TypeError, KeyError, IndexError, ValueError):
+        return None  # what is wrong shows in the other profiles
 
 
 def _series(values_):
@@ -1526,6 +1557,19 @@ def _depth_grows(seen, want, inputs):
     return text and Failure(text)
 
 
+def _depth_one_block(seen, want, inputs):
+    found = np.log([one or np.nan for one in seen["shallow"]]).mean()
+    mean, spread = RMS_ONE
+    allowed = SIGMAS * spread / math.sqrt(inputs["shallow"])
+    if abs(found - mean) <= allowed:
+        return None
+    return Failure(
+        f"pre-LN, the RMS after one block is {math.exp(found):.4f} on "
+        f"average over {inputs['shallow']} seeds, where it is "
+        f"{math.exp(mean):.4f}, give or take {allowed:.1%}"
+    )
+
+
 def _depth_stays(seen, want, inputs):
     for one in [*seen["post"], seen["few"]]:
         rms = _series(one["rms"])[1:]
@@ -1565,8 +1609,9 @@ def _depth_features(seen):
         for key in ("rms", "grad")
     ]
     deep = np.log(_series(seen["deep"]["rms"]) + 1e-12)
+    one = np.log([one or np.nan for one in seen["shallow"]]).mean()
     changes = _depth_seeds(seen, None, None) is not None
-    return [*np.concatenate(logs), *deep, 4.0 * changes]
+    return [*np.concatenate(logs), *deep, one, 4.0 * changes]
 
 
 MEASURED = (
@@ -1600,13 +1645,25 @@ depth_profile = Exercise(
         law(
             "pre-LN grows",
             _depth_grows,
-            points=1.5,
+            points=1,
             because=MEASURED,
             says=(
                 "Each branch of a pre-LN block adds to the stream, so its "
                 "RMS grows with depth; how fast depends on every weight's "
                 "variance being 1 / fan_in, and on measuring the stream "
                 "rather than its norm."
+            ),
+        ),
+        law(
+            "one block",
+            _depth_one_block,
+            points=0.5,
+            because=f"{MEASURED}; ReLU shifts it by twice as much",
+            needs=("pre-LN grows",),
+            says=(
+                "What one block adds to the stream depends on what it "
+                "averages over, so on the causal mask, and on the MLP's "
+                "activation, the exact GELU."
             ),
         ),
         law(
@@ -1869,6 +1926,10 @@ def block_backward_inputs(rng):
             "n_heads": H,
         }
 
+    # One weight, so 1 whatever the score; exp(14,000) is infinite.
+    large = one(1, 1, 4, 2, wide=2)
+    large["params"]["attn.qkv_proj.bias"][:8] = 100.0  # of q and k
+
     return {
         "one token": one(1, 1, 2, 1),
         "two tokens": one(1, 2, 2, 1),
@@ -1878,6 +1939,7 @@ def block_backward_inputs(rng):
         "a large stream": one(1, 3, 4, 2, wide=2, size=100.0),
         "rows close to equal": one(1, 3, 4, 2, wide=2, size=1e-3),
         "peaked attention": one(1, 4, 4, 2, wide=2, peaked=100.0),
+        "a large score": large,
     }
 
 

@@ -1099,20 +1099,15 @@ def gelu_float32(x, approximate="none"):
     "gelu",
     evidence="M176 in this exercise",
     hint=(
-        "You compute in half precision: the cube of 100 overflows float16, "
-        "and each step rounds to 3 digits. Widen half inputs to float32 and "
+        "You compute in half precision, where each step rounds to 3 digits, "
+        "and 1 plus the error function keeps none of them for x far below "
+        "0. Widen half inputs to float32 and "
         "convert the result back."
     ),
 )
 def gelu_half(x, approximate="none"):
-    if _form(approximate) == "tanh":
-        y = math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)
-        return (
-            0.5 * (x + x * ((y.exp() - (-y).exp()) / (y.exp() + (-y).exp())))
-            if (x.dtype == torch.float16)
-            else _tanh_gelu(x)
-        )
-    return _erf_gelu(x)
+    form = _tanh_gelu if _form(approximate) == "tanh" else _erf_gelu
+    return form(x)
 
 
 @wrong(
@@ -4418,6 +4413,47 @@ class profile_gpt2_init(_Profile):
 
 
 @_depth(
+    "missing causal mask; common",
+    (
+        "Your attention has no causal mask: early tokens average over all 32 "
+        "positions where they should see few, so the branch adds less."
+    ),
+)
+class profile_without_mask(_Profile):
+    def attend(self, x, qkv, out):
+        q, k, v = (
+            t.unflatten(-1, (self.H, -1)).transpose(1, 2)
+            for t in (x @ qkv.T).chunk(3, dim=-1)
+        )
+        mixed = F.scaled_dot_product_attention(q, k, v)
+        return mixed.transpose(1, 2).flatten(2) @ out.T
+
+
+@_depth(
+    "the first transformer's activation",
+    (
+        "Your MLP uses ReLU, which lets more through than GELU, so its "
+        "branch adds more to the stream. The set-up asks for the exact GELU."
+    ),
+)
+class profile_with_relu(_Profile):
+    def feed(self, x, fc1, fc2):
+        return F.relu(x @ fc1.T) @ fc2.T
+
+
+@_depth(
+    "SiLU for GELU; common",
+    (
+        "Your MLP uses SiLU, which lets less through than GELU, so its "
+        "branch adds less to the stream. The set-up asks for the exact GELU."
+    ),
+)
+class profile_with_silu(_Profile):
+    def feed(self, x, fc1, fc2):
+        return F.silu(x @ fc1.T) @ fc2.T
+
+
+@_depth(
     "facts.md: fan-in of the second MLP matrix",
     (
         "The second matrix of your MLP is scaled by 1/√D, although 4·D "
@@ -5787,6 +5823,20 @@ class backward_unscaled(_Backward):
 class backward_scale_by_model(_Backward):
     def scale(self, d_head):
         return 1 / math.sqrt(self.H * d_head)
+
+
+@_back(
+    "M-kind of 1.1: no maximum subtracted",
+    (
+        "Large scores overflow in your softmax and give NaN. Subtract each "
+        "row's maximum before np.exp: it changes no weight."
+    ),
+)
+class backward_overflows(_Backward):
+    def softmax(self, scores):
+        with np.errstate(all="ignore"):
+            p = np.exp(scores)
+            return p / p.sum(-1, keepdims=True)
 
 
 @_back(
