@@ -11,6 +11,9 @@ PY := .venv/bin/python
 ## make verify     check that lessons, exercises and answers agree
 ## make grade SUBMISSIONS=folder   grade a class's notebooks
 ## make lab        JupyterLab without the book
+## make student-edition   the course without answers, as a zip
+## make cheatsheet.pdf    the cheat sheet on paper (needs Chromium)
+## make links      do the book's links lead somewhere? (needs the network)
 ## make bench      how long checks and grading take
 ## make clean      remove what was built, but neither .venv nor grades
 help:
@@ -38,6 +41,15 @@ verify: setup
 grade: setup
 	@$(PY) -m autograder grade "$(or $(SUBMISSIONS),$(error Say what to grade: make grade SUBMISSIONS=folder))"
 
+student-edition: setup
+	@$(PY) -m autograder student-edition
+
+cheatsheet.pdf: book
+	@$(PY) book/assets/print_cheatsheet.py
+
+links: setup $(MATHJAX)
+	.venv/bin/jupyter-book build . --builder linkcheck
+
 bench: setup
 	$(PY) -m autograder bench
 
@@ -51,23 +63,25 @@ setup:
 
 # The book is built again when something that it shows has changed.
 HELPERS := $(shell find requirements.txt autograder book/figures book/assets -type f ! -path '*/tests/*' ! -path '*/grading/*' ! -name serve.py ! -name bootstrap.py ! -path '*/mathjax/*' ! -name '*.pyc')
-SOURCES := $(shell find _config.yml _toc.yml book solutions -type f ! -path '*/mathjax/*' ! -name '*.ipynb' ! -name '*.pyc')
+SOURCES := $(shell find _config.yml _toc.yml book $(wildcard solutions) -type f ! -path '*/mathjax/*' ! -name '*.ipynb' ! -name '*.pyc')
 MATHJAX := book/assets/mathjax/tex-mml-chtml.js
 
 book: _build/book.stamp
 
-# All pages: Sphinx repeats no warning about a page that it skips.
+# Sphinx repeats no warning about a page that it skips: after a failure it
+# has to forget what it knows.
 _build/book.stamp: $(SOURCES) $(MATHJAX) _build/helpers.stamp | setup
-	.venv/bin/jupyter-book build . -W -n --keep-going --all
+	.venv/bin/jupyter-book build . -W -n --keep-going || { rm -rf _build/.doctrees; exit 1; }
 	@touch $@
 
-# The cache of executed pages sees no change in a module that they import.
+# Neither Sphinx nor the cache of executed pages sees a change in a module
+# that pages import.
 _build/helpers.stamp: $(HELPERS)
-	@rm -rf _build/.jupyter_cache && mkdir -p _build && touch $@
+	@rm -rf _build/.jupyter_cache _build/.doctrees && mkdir -p _build && touch $@
 
 # The book asks no other host for the script that draws its formulas.
 $(MATHJAX): book/assets/fetch_mathjax.py requirements.txt | setup
 	@$(PY) book/assets/fetch_mathjax.py && touch $@
 
 .NOTPARALLEL:
-.PHONY: help start lab test lint exercises verify grade bench clean setup book
+.PHONY: help start lab test lint exercises verify grade student-edition cheatsheet.pdf links bench clean setup book

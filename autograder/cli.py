@@ -87,6 +87,11 @@ def _parser():
     )
     start.set_defaults(run=_start)
 
+    edition = commands.add_parser(
+        "student-edition", help="the course without answers, as a zip"
+    )
+    edition.set_defaults(run=_edition)
+
     bench = commands.add_parser(
         "bench", help="how long checks and grading take"
     )
@@ -120,6 +125,12 @@ def _start(options):
         print(problem)
         return 1
     return 0
+
+
+def _edition(options):
+    from autograder.edition import write_edition
+
+    print(f"Wrote {write_edition()}")
 
 
 def _bench(options):

@@ -172,7 +172,7 @@ def checks_hold_no_answers(lesson):
 def right_answers_pass(lesson, exercise):
     """References and right answers get full marks, visible and fresh."""
     yield from _refusals(
-        lesson, exercise, "the reference", _references(lesson)[exercise.name]
+        lesson, exercise, "the reference", references(lesson)[exercise.name]
     )
     for answer in answers.of(lesson, exercise.name):
         if answer.kind != "wrong":
@@ -499,7 +499,8 @@ def _unwatched(exercise):
 
 
 @functools.cache
-def _references(lesson):
+def references(lesson):
+    """What a lesson's solutions define, by name."""
     path = ROOT / "solutions" / f"{lesson}.py"
     namespace = {"__name__": f"solutions.{lesson}"}
     exec(compile(path.read_text(encoding="utf-8"), path, "exec"), namespace)

@@ -285,7 +285,7 @@ def test_a_right_answer_that_fails(padding):
 def test_a_reference_that_fails(padding, monkeypatch):
     about = padding()
     monkeypatch.setattr(
-        verify, "_references", lambda lesson: {"padding_mask": off_by_one}
+        verify, "references", lambda lesson: {"padding_mask": off_by_one}
     )
     assert "the reference gets 0 of 2" in told(
         verify.right_answers_pass, *about

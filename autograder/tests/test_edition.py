@@ -1,0 +1,80 @@
+"""The student edition is complete, and holds no answer."""
+
+import subprocess
+import sys
+import zipfile
+
+import pytest
+import yaml
+
+from autograder import edition
+
+CHECKED = """
+import torch
+from autograder import check
+
+def causal_mask(Tq, Tk, *, align="lower_right"):
+    shifts = {"lower_right": Tk - Tq, "upper_left": 0}
+    if align not in shifts:
+        raise ValueError(align)
+    return torch.ones(Tq, Tk, dtype=torch.bool).tril(shifts[align])
+
+assert check("causal_mask", causal_mask).passed
+try:
+    check("causal_mask", causal_mask, fresh=True)
+except FileNotFoundError as error:
+    print(error)
+"""
+
+
+@pytest.fixture(scope="module")
+def unpacked(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("edition")
+    path = edition.write_edition(folder / "edition.zip")
+    with zipfile.ZipFile(path) as archive:
+        archive.extractall(folder)
+    return folder / edition.NAME
+
+
+def test_two_editions_of_the_same_sources_are_the_same_bytes(tmp_path):
+    one, other = (
+        edition.write_edition(tmp_path / name).read_bytes() for name in "ab"
+    )
+    assert one == other
+
+
+def test_no_answer_travels(unpacked):
+    names = [path.name for path in unpacked.iterdir()]
+    assert "solutions" not in names
+    for path in unpacked.rglob("*.py"):
+        assert "### BEGIN SOLUTION\n" not in path.read_text("utf-8"), path
+
+
+def test_every_listed_page_is_there(unpacked):
+    contents = yaml.safe_load((unpacked / "_toc.yml").read_text("utf-8"))
+    pages = [
+        chapter["file"]
+        for part in contents["parts"]
+        for chapter in part["chapters"]
+    ]
+    assert "book/ch1_self_attention" in pages
+    for page in [contents["root"], *pages]:
+        assert (unpacked / f"{page}.md").exists(), page
+
+
+def test_pages_do_not_send_readers_to_answers(unpacked):
+    for name in ("README.md", "book/index.md"):
+        text = (unpacked / name).read_text("utf-8")
+        assert "solutions/" not in text
+        assert "full edition" not in text
+
+
+def test_checks_work_and_say_what_they_lack(unpacked):
+    done = subprocess.run(
+        [sys.executable, "-c", CHECKED],
+        cwd=unpacked,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "Use a full copy of the course" in done.stdout
