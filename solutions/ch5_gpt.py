@@ -591,6 +591,30 @@ def filter_logits(
 
 
 # %% [markdown]
+# ## Given for task 5.6: a filter
+#
+# `simple_filter` knows two of the keywords of task 5.5, in their own order.
+
+# %% provided="simple_filter"
+
+
+def simple_filter(
+    logits: Tensor, temperature: float = 1.0, top_k: int | None = None
+) -> Tensor:
+    """What `generate` needs of a filter, if you have no filter_logits.
+
+    logits: (B, V)
+    """
+    if temperature == 0:
+        temperature, top_k = 1.0, 1
+    if top_k is not None:
+        best, places = logits.topk(top_k)
+        hidden = torch.full_like(logits, -math.inf)
+        logits = hidden.scatter(-1, places, best)
+    return logits / temperature
+
+
+# %% [markdown]
 # ## 5.6 Write
 #
 # **Goal:** let a model continue a prompt, token by token.
@@ -606,7 +630,7 @@ def filter_logits(
 #   logits at the last position, filters them, and draws one token for every
 #   row from their softmax.
 # - `**kw` goes to `filter_logits` (task 5.5), or, if you skipped it, to the
-#   helper `simple_filter` below; the check uses `temperature` and `top_k`
+#   helper `simple_filter` above; the check uses `temperature` and `top_k`
 #   only.
 # - `generator` is a `torch.Generator`, or `None` for torch's global one.
 #   It decides everything: the same generator state gives the same text,
@@ -655,24 +679,6 @@ def filter_logits(
 # `torch.multinomial(probs, 1, generator=generator)` draws one token a row.
 #
 # </details>
-
-# %% provided="simple_filter"
-
-
-def simple_filter(
-    logits: Tensor, temperature: float = 1.0, top_k: int | None = None
-) -> Tensor:
-    """What `generate` needs of a filter, if you have no filter_logits.
-
-    logits: (B, V)
-    """
-    if temperature == 0:
-        temperature, top_k = 1.0, 1
-    if top_k is not None:
-        best, places = logits.topk(top_k)
-        hidden = torch.full_like(logits, -math.inf)
-        logits = hidden.scatter(-1, places, best)
-    return logits / temperature
 
 
 # %% exercise="generate" level=2 minutes=20
@@ -847,6 +853,63 @@ def param_groups(model: nn.Module, wd: float) -> list:
 
 
 # %% [markdown]
+# ## Given for task 5.8: settings, learning rates, groups
+#
+# `learning_rates` and `gpt_groups` are to a training loop what task 5.7 is.
+
+# %% provided="training_parts"
+
+
+@dataclass
+class TrainConfig:
+    """How to train.
+
+    make_optimizer: groups → optimiser; None: torch.optim.AdamW
+    compile: a backend of torch.compile, or None
+    """
+
+    steps: int
+    batch_size: int
+    accum_steps: int = 1
+    max_lr: float = 3e-4
+    min_lr: float = 3e-5
+    warmup: int = 0
+    weight_decay: float = 0.1
+    betas: tuple = (0.9, 0.95)
+    eps: float = 1e-8
+    max_norm: float = 1.0
+    amp: bool = False
+    compile: str | None = None
+    scaler: object = None
+    make_optimizer: object = None
+
+
+def learning_rates(cfg: TrainConfig) -> list[float]:
+    """The rate of each of cfg's steps, read off from torch's scheduler."""
+    rising = np.linspace(0, cfg.max_lr, cfg.warmup + 1)[1:].tolist()
+    dummy = torch.optim.SGD([torch.zeros(1)], lr=cfg.max_lr)
+    falling = torch.optim.lr_scheduler.CosineAnnealingLR(
+        dummy, max(1, cfg.steps - cfg.warmup), eta_min=cfg.min_lr
+    )
+    while len(rising) < cfg.steps:
+        rising.append(falling.get_last_lr()[0])
+        dummy.step()
+        falling.step()
+    return rising
+
+
+def gpt_groups(model: nn.Module, wd: float) -> list:
+    """Two groups of parameters, for models with exactly a GPT's names."""
+    groups = {True: [], False: []}
+    for name, value in model.named_parameters():
+        groups[name.endswith("weight") and "ln" not in name].append(value)
+    return [
+        {"params": groups[True], "weight_decay": wd},
+        {"params": groups[False], "weight_decay": 0.0},
+    ]
+
+
+# %% [markdown]
 # ## 5.8 Train
 #
 # **Goal:** the whole training step: accumulation, mixed precision, clipping,
@@ -854,7 +917,7 @@ def param_groups(model: nn.Module, wd: float) -> list:
 #
 # **Contract**
 #
-# - `data` (N, T) holds token ids, `cfg` is a `TrainConfig` (below).
+# - `data` (N, T) holds token ids, `cfg` is a `TrainConfig` (above).
 #   Return a list of `cfg.steps` Python floats: the mean loss over each
 #   update's batch, as it was before that update.
 # - Update s (from 0) uses the `batch_size` rows from s · batch_size on; after
@@ -882,7 +945,7 @@ def param_groups(model: nn.Module, wd: float) -> list:
 #   clipping, then `step(optimizer)` and `update()`.
 # - `compile`, if not `None`, is a backend's name: run the model through
 #   `torch.compile(model, backend=…)`, made once.
-# - The helpers `learning_rates` and `gpt_groups` below stand for 5.7 if you
+# - The helpers `learning_rates` and `gpt_groups` above stand for 5.7 if you
 #   skipped it.
 #
 # The first check takes a few seconds longer, while torch loads its
@@ -939,57 +1002,6 @@ def param_groups(model: nn.Module, wd: float) -> list:
 # rows, and `.tensor_split(cfg.accum_steps)` makes the parts.
 #
 # </details>
-
-# %% provided="training_parts"
-
-
-@dataclass
-class TrainConfig:
-    """How to train.
-
-    make_optimizer: groups → optimiser; None: torch.optim.AdamW
-    compile: a backend of torch.compile, or None
-    """
-
-    steps: int
-    batch_size: int
-    accum_steps: int = 1
-    max_lr: float = 3e-4
-    min_lr: float = 3e-5
-    warmup: int = 0
-    weight_decay: float = 0.1
-    betas: tuple = (0.9, 0.95)
-    eps: float = 1e-8
-    max_norm: float = 1.0
-    amp: bool = False
-    compile: str | None = None
-    scaler: object = None
-    make_optimizer: object = None
-
-
-def learning_rates(cfg: TrainConfig) -> list[float]:
-    """The rate of each of cfg's steps, read off from torch's scheduler."""
-    rising = np.linspace(0, cfg.max_lr, cfg.warmup + 1)[1:].tolist()
-    dummy = torch.optim.SGD([torch.zeros(1)], lr=cfg.max_lr)
-    falling = torch.optim.lr_scheduler.CosineAnnealingLR(
-        dummy, max(1, cfg.steps - cfg.warmup), eta_min=cfg.min_lr
-    )
-    while len(rising) < cfg.steps:
-        rising.append(falling.get_last_lr()[0])
-        dummy.step()
-        falling.step()
-    return rising
-
-
-def gpt_groups(model: nn.Module, wd: float) -> list:
-    """Two groups of parameters, for models with exactly a GPT's names."""
-    groups = {True: [], False: []}
-    for name, value in model.named_parameters():
-        groups[name.endswith("weight") and "ln" not in name].append(value)
-    return [
-        {"params": groups[True], "weight_decay": wd},
-        {"params": groups[False], "weight_decay": 0.0},
-    ]
 
 
 # %% exercise="train" level=4 minutes=50
