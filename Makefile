@@ -25,9 +25,10 @@ start: book
 lab: setup
 	@$(PY) -P autograder/serve.py --no-book
 
-# pytest comes last, so that its closing line speaks for the whole run.
+# pytest comes last, so that its closing line speaks for the whole run. A
+# file's tests stay in one process, which they share servers and builds with.
 test: lint verify book
-	$(PY) -m pytest
+	$(PY) -m pytest -n auto --dist loadfile
 
 lint: setup
 	$(PY) -m ruff check .

@@ -27,6 +27,7 @@ from autograder.goldens import (
 )
 from autograder.judging import live_standard
 from autograder.notebooks import (
+    COLAB,
     SourceError,
     markdown_cell,
     marked,
@@ -75,7 +76,8 @@ def source_notebook(lesson):
         listed.append(_announced(cells[-1], cell.metadata, exercise))
         cells += [_answer_cell(cell.source, name), _check_cell(exercise)]
     title = first.source.partition("\n")[0].removeprefix("# ")
-    return notebook(cells, lesson, {"title": title, "exercises": listed})
+    about = {"title": title, "exercises": listed}
+    return notebook(cells, lesson, about, **COLAB)
 
 
 def _given(cell, lesson):

@@ -5,6 +5,7 @@ import functools
 import os
 import secrets
 
+from autograder.before_submit import advice
 from autograder.exercise import (
     UNUSABLE,
     exercises,
@@ -49,6 +50,9 @@ class Check:
     def summary(self, lesson=None):
         """All exercises of a lesson with their last reports.
 
+        Where the open notebook can be read, it also says which cells are
+        missing or doubled.
+
         lesson: a lesson's stem; by default that of the last check
         """
         if lesson is None and not self._reports:
@@ -65,7 +69,7 @@ class Check:
             (name, exercise.points, self._reports.get(name, (0, None))[1])
             for name, exercise in exercises(lesson).items()
         )
-        return Summary(lesson, rows)
+        return Summary(lesson, rows, advice(exercises(lesson)))
 
     def __repr__(self):
         return 'check(name, answer), for instance check("softmax", softmax)'

@@ -10,6 +10,12 @@ from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 import autograder
 from autograder.course import repository
 
+# What a notebook's metadata ask Colab for.
+COLAB = {
+    "accelerator": "GPU",
+    "colab": {"gpuType": "T4", "provenance": []},
+}
+
 
 class SourceError(ValueError):
     """An authored file breaks a rule; the text says where and what to do."""
@@ -80,12 +86,21 @@ def setup_cell(folder):
     folder: what of the course it imports from: "exercises" needs the checks,
         "book" the figures too
     """
-    package, paths = {
-        "exercises": ("autograder", '"course"'),
-        "book": ("figures", '"course", "course/book"'),
+    package, paths, without = {
+        "exercises": (
+            "autograder",
+            '"course"',
+            "nothing fails: checks use the CPU",
+        ),
+        "book": (
+            "figures",
+            '"course", "course/book"',
+            "all cells run on the CPU, slower",
+        ),
     }[folder]
     source = textwrap.dedent(f"""\
         # Fetches the course where it is missing, on Colab for instance.
+        # Colab is asked for a GPU; without one {without}.
         import importlib.util
         import subprocess
         import sys

@@ -9,6 +9,7 @@ import pybtex.database
 from nbformat.v4 import new_code_cell
 
 from autograder.notebooks import (
+    COLAB,
     SourceError,
     id_from,
     markdown_cell,
@@ -72,12 +73,7 @@ def colab_edition(path):
             text = plain_markdown(caption.strip(), path)
             cells.append(markdown_cell(f"*Figure.* {text}"))
     cells.insert(1, setup_cell("book"))  # below the title
-    return notebook(
-        cells,
-        path.stem,
-        accelerator="GPU",
-        colab={"gpuType": "T4", "provenance": []},
-    )
+    return notebook(cells, path.stem, **COLAB)
 
 
 def plain_markdown(text, path):

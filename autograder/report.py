@@ -252,10 +252,12 @@ class Summary:
     """A lesson's exercises with the last report of each.
 
     rows: (exercise name, maximum, its last `Report` or None)
+    advice: what to mend in the notebook before it is handed in, as sentences
     """
 
     lesson: str
     rows: tuple
+    advice: tuple = ()
 
     @property
     def points(self):
@@ -290,6 +292,10 @@ class Summary:
             )
             sign = "✓" if report and report.passed else "·"
             lines.append(f"  {sign} {name}: {score}")
+        if self.advice:
+            lines.append("Before you hand in:")
+            for sentence in self.advice:
+                lines += _wrapped(sentence, "  ")
         return "\n".join([*lines, self.next_step])
 
     def _repr_html_(self):
@@ -307,5 +313,6 @@ class Summary:
             f"left'>{html.escape(self.lesson)}</td><td style='text-align:"
             f"right'>{self.points:g}</td><td style='text-align:right'>"
             f"{self.max_points:g}</td></tr></tbody></table>"
+            f"{_box(RED, 'Before you hand in', self.advice)}"
             f"<p>{html.escape(self.next_step)}</p>"
         )

@@ -16,7 +16,7 @@ import sys
 import numpy as np
 import torch
 
-from autograder import answers, build
+from autograder import answers, build, pages
 from autograder.checker import check_visible, look
 from autograder.course import ROOT, released_path
 from autograder.diagnosis import SAME, sketch
@@ -105,14 +105,17 @@ def generated_is_current(lesson):
             "exercises` and commit it"
         )
     for path, data in build.generated([lesson]).items():
-        if build.SOURCE in path.parents:
-            continue  # made on each machine
-        if not path.exists() or path.read_bytes() != data:
-            state = "stale" if path.exists() else "missing"
-            yield (
-                f"{path.relative_to(ROOT)} is {state}: run `make "
-                "exercises` and commit it"
-            )
+        if build.SOURCE not in path.parents:  # made on each machine
+            yield from _stale(path, data)
+
+
+def _stale(path, data):
+    if not path.exists() or path.read_bytes() != data:
+        state = "stale" if path.exists() else "missing"
+        yield (
+            f"{path.relative_to(ROOT)} is {state}: run `make "
+            "exercises` and commit it"
+        )
 
 
 def stubs_fail(lesson):
@@ -132,6 +135,12 @@ def stubs_fail(lesson):
 
 def answers_stay_hidden(lesson):
     """No released notebook or chapter holds a reference, or its import."""
+    yield from _answers_in(
+        released_path(lesson), ROOT / "book" / f"{lesson}.ipynb"
+    )
+
+
+def _answers_in(*paths):
     bodies = {
         cell.metadata["exercise"]: _statements(_solution(cell.source))
         for each in lessons()
@@ -139,7 +148,7 @@ def answers_stay_hidden(lesson):
         for cell in build.read_lesson(each)
         if "exercise" in cell.metadata
     }
-    for path in (released_path(lesson), ROOT / "book" / f"{lesson}.ipynb"):
+    for path in paths:
         shown = path.relative_to(ROOT)
         for cell in _code_cells(path):
             source = _without_magics("".join(cell["source"]))
@@ -364,6 +373,16 @@ def goldens_stay_small():
         yield f"goldens weigh {total:,} bytes: make inputs smaller"
 
 
+def appendices_are_current():
+    """An appendix, which is no lesson, keeps a chapter's promises."""
+    for chapter in sorted((ROOT / "book").glob("appx_*.md")):
+        edition = chapter.with_suffix(".ipynb")
+        made = pages.colab_edition(chapter)
+        yield from _stale(edition, build.notebook_bytes(made))
+        if edition.exists():
+            yield from _answers_in(edition)
+
+
 def readme_is_current():
     """The README's table of lessons is what `build` writes."""
     text = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -389,6 +408,7 @@ OF_EXERCISES = (
 OF_COURSE = (
     most_mistakes_are_named_alone,
     goldens_stay_small,
+    appendices_are_current,
     readme_is_current,
 )
 

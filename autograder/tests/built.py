@@ -23,6 +23,7 @@ def toc_pages():
 
 PAGES = toc_pages()
 CHAPTERS = [page for page in PAGES if re.match(r"book/ch\d", page)]
+APPENDICES = [page for page in PAGES if page.startswith("book/appx_")]
 
 
 def built(path):

@@ -15,7 +15,7 @@ import re
 
 import bs4
 import pytest
-from built import CHAPTERS, SITE, built
+from built import APPENDICES, CHAPTERS, SITE, built
 
 pytestmark = pytest.mark.slow
 
@@ -47,7 +47,7 @@ def plain(text):
     return re.sub(r"\s+", " ", text).casefold()
 
 
-@pytest.mark.parametrize("page", CHAPTERS)
+@pytest.mark.parametrize("page", [*CHAPTERS, *APPENDICES])
 def test_the_facts_of_a_chapter_are_found(page):
     own = [row for row in rows() if row["page"] == page]
     assert own, f"seed_coverage.csv has no row of {page}"
