@@ -32,8 +32,9 @@ LABEL = re.compile(r"^\([\w-]+\)=$")
 def solution_page(text, **_options):
     """A lesson's percent script as the notebook that its page shows.
 
-    Readers see neither the marks around the reference nor an empty promise:
-    each answer is followed by its check. The title is not the chapter's.
+    Each answer is folded, so that whoever reads a task can still think, and
+    is followed by its check. The marks around it are left out; the title is
+    not the chapter's.
     """
     made = jupytext.reads(text, fmt="py:percent")
     cells = []
@@ -44,6 +45,8 @@ def solution_page(text, **_options):
             cell.source = re.sub(
                 r"\n *### (BEGIN|END) SOLUTION\b.*", "", cell.source
             )
+            cell.metadata["tags"] = ["hide-input"]
+            cell.metadata["mystnb"] = {"code_prompt_show": "Show an answer"}
             cells.append(new_code_cell(f'check("{name}", {name})'))
     title, _, text = cells[0].source.partition("\n")
     cells[0].source = f"{title}: solutions\n{text}"

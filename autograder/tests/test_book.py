@@ -42,6 +42,9 @@ IMAGES = r"""
   const name = image.src.startsWith("data:") ? "data:" : image.src;
   const faults = [];
   if (!image.alt.trim()) faults.push(`no alt text: ${name}`);
+  if (image.closest("article") && image.alt.trim().length < 40) {
+    faults.push(`says little: ${image.alt}`);
+  }
   if (!image.complete || !image.naturalWidth) faults.push(`empty: ${name}`);
   if (image.closest("article") && !image.closest("figure")) {
     faults.push(`no figure, so no caption: ${name}`);
@@ -128,6 +131,86 @@ def test_page(visit, name, look):
         for found in re.finditer(pattern, text, re.MULTILINE):
             around = text[max(0, found.start() - 30) : found.end() + 30]
             faults.append(f"{what}: {around!r}")
+    assert not faults, "\n".join(faults)
+
+
+# Most of what a page loads is the theme's and MathJax's, the same for all
+# pages and kept by the browser. What a page adds is its own.
+OWN_BYTES = 1_000_000
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_a_page_is_light(visit, name):
+    page, _ = visit(name, **LOOKS["light"])
+    loaded = []
+    page.on("response", lambda answer: loaded.append(answer))
+    page.reload(wait_until="networkidle")
+    own = {
+        answer.url: len(answer.body())
+        for answer in loaded
+        if "/_static/" not in answer.url
+    }
+    assert own and sum(own.values()) < OWN_BYTES, own
+
+
+def test_a_page_is_read_before_its_large_scripts_arrive(running, book):
+    large = re.compile(r"(mathjax|fontawesome|bootstrap|pydata)[^?]*\.js")
+    for name in PAGES:
+        built(SITE / f"{name}.html")
+        with visiting(running, book, **LOOKS["light"]) as (page, _):
+            page.route(large, lambda route: None)  # they never arrive
+            page.goto(f"{book}{name}.html", wait_until="commit")
+            page.locator("article h1").wait_for()
+            page.wait_for_function(
+                "performance.getEntriesByName('first-contentful-paint').length"
+            )
+
+
+# What the keyboard reaches must say what it is and show where it is.
+UNNAMED = r"""
+() => {
+  const reached = "a[href], button, input, select, summary, [tabindex='0']";
+  const named = (element) => [
+    element.getAttribute("aria-label"), element.title, element.placeholder,
+    element.textContent, element.querySelector("img")?.alt,
+    ...[...element.labels ?? []].map((label) => label.textContent),
+    ...(element.getAttribute("aria-labelledby") ?? "").split(" ")
+      .map((id) => document.getElementById(id)?.textContent),
+  ].some((words) => words?.trim());
+  return [...document.querySelectorAll(reached)]
+    .filter((element) => element.checkVisibility() && !named(element))
+    .map((element) => `no name: ${element.outerHTML.slice(0, 120)}`);
+}
+"""
+ORDER = r"""
+() => [...document.querySelectorAll("[tabindex]")]
+  .filter((element) => element.tabIndex > 0)
+  .map((element) => `out of order: ${element.outerHTML.slice(0, 120)}`)
+"""
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_a_page_is_used_from_the_keyboard(visit, name):
+    page, faults = visit(name, **LOOKS["light"])
+    faults += page.evaluate(UNNAMED) + page.evaluate(ORDER)
+    page.keyboard.press("Tab")
+    page.keyboard.press("Enter")  # skip to the text
+    page.wait_for_function("location.hash === '#main-content'")
+    seen = set()
+    for _ in range(12):
+        page.keyboard.press("Tab")
+        focused = page.evaluate(
+            "(() => { const at = document.activeElement;"
+            "const style = getComputedStyle(at);"
+            "return [at.outerHTML.slice(0, 120), at.closest('.bd-main') !="
+            " null, style.outlineStyle != 'none' ||"
+            " style.boxShadow != 'none']; })()"
+        )
+        html, inside, marked = focused
+        seen.add(html)
+        if inside and not marked:
+            faults.append(f"focus is not seen: {html}")
+    assert len(seen) > 3, "the keyboard is caught"
     assert not faults, "\n".join(faults)
 
 

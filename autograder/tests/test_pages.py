@@ -176,10 +176,11 @@ def toy(x):
 '''
 
 
-def test_a_solution_reads_without_marks_and_is_followed_by_its_check():
+def test_a_solution_is_folded_without_marks_and_followed_by_its_check():
     text, answer, check = solution_page(SOLUTION).cells
     assert answer.source == 'def toy(x):\n    """Twice."""\n    return 2 * x'
     assert check.source == 'check("toy", toy)'
+    assert answer.metadata["tags"] == ["hide-input"]
     assert text.cell_type == "markdown"
 
 

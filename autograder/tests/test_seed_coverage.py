@@ -20,6 +20,7 @@ from built import APPENDICES, CHAPTERS, SITE, built
 pytestmark = pytest.mark.slow
 
 TABLE = pathlib.Path(__file__).with_name("seed_coverage.csv")
+REFERENCE = ["book/cheatsheet", "book/troubleshooting", "book/glossary"]
 QUOTES = str.maketrans("‘’“”", "''\"\"")
 
 
@@ -47,8 +48,8 @@ def plain(text):
     return re.sub(r"\s+", " ", text).casefold()
 
 
-@pytest.mark.parametrize("page", [*CHAPTERS, *APPENDICES])
-def test_the_facts_of_a_chapter_are_found(page):
+@pytest.mark.parametrize("page", [*CHAPTERS, *APPENDICES, *REFERENCE])
+def test_the_facts_of_a_page_are_found(page):
     own = [row for row in rows() if row["page"] == page]
     assert own, f"seed_coverage.csv has no row of {page}"
     missing = []
