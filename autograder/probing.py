@@ -332,6 +332,8 @@ class _Functions(TorchFunctionMode):
 class _Kernels(TorchDispatchMode):
     """Tells the names of the kernels that torch functions run."""
 
+    supports_higher_order_operators = True
+
     def __init__(self, note):
         super().__init__()
         self.note = note
@@ -342,5 +344,6 @@ class _Kernels(TorchDispatchMode):
         return False
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        self.note(func.overloadpacket.__name__)
+        # flex_attention and its kind are one operator without overloads.
+        self.note(getattr(func, "overloadpacket", func).__name__)
         return func(*args, **(kwargs or {}))
