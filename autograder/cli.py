@@ -72,7 +72,7 @@ def _parser():
         "--workers",
         type=int,
         metavar="N",
-        help="notebooks at a time (default: one a core)",
+        help="notebooks at a time (default: one more than cores)",
     )
     grade.add_argument(
         "--scheduler",

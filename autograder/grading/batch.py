@@ -16,7 +16,7 @@ import sys
 import threading
 import time
 
-from autograder.grading import recorded_seed
+from autograder.grading import importing, recorded_seed
 from autograder.grading.intake import arrivals
 from autograder.grading.records import (
     Records,
@@ -138,6 +138,7 @@ class Batch:
 
     out: folder of gradebook, records, autograded notebooks and feedback
     tell: is given each record, and whether it was there already
+    launched: a warm process that is being started already
     say: is given what somebody must know before notebooks run
     """
 
@@ -152,12 +153,15 @@ class Batch:
         force=False,
         require_sandbox=False,
         limits=None,
+        launched=None,
         say=lambda text: None,
     ):
         self.source, self.out = source, out
         self.tell, self.say = tell, say
-        self.workers = workers or os.cpu_count() or 1
+        # One more than cores: while one notebook is judged, another runs.
+        self.workers = workers or (os.cpu_count() or 1) + 1
         self.scheduler, self.force = scheduler, force
+        self.launched = launched
         self.settings = Settings(
             recorded_seed(out), limits or Limits(), require_sandbox
         )
@@ -181,7 +185,7 @@ class Batch:
 
     def _run(self):
         if not self.scheduler:
-            warm_process(self.settings).start()
+            warm_process(self.settings).start(self.launched)
         self.found = arrivals(self.source)
         keys = self._keys()
         todo, kept = [], []
@@ -208,7 +212,9 @@ class Batch:
         }
         return {
             id(each): key_of(
-                each.data, each.lesson, self.settings.seed, prints[each.lesson]
+                each,
+                self.settings.seed,
+                prints[each.lesson],
             )
             for each in self.found
             if not each.problem
@@ -233,10 +239,12 @@ class Batch:
                 yield client.get_executor(retries=2)
         else:
             if self.todo:
-                for name in sorted(
-                    {each.lesson for each in self.found if not each.problem}
-                ):
-                    _prepared(name, self.settings.seed)
+                names = {
+                    each.lesson for each in self.found if not each.problem
+                }
+                with importing():  # answers, and what they need
+                    for name in sorted(names):
+                        _prepared(name, self.settings.seed)
                 warm = warm_process(self.settings)
                 warm.wait()
                 if warm.told:
@@ -263,7 +271,8 @@ class Batch:
         # would take two: jsonschema compiles 39 grammars for formats that no
         # notebook has, if this module is there.
         sys.modules.setdefault("rfc3987_syntax", None)
-        from autograder.grading.gradebook import Writer
+        with importing():
+            from autograder.grading.gradebook import Writer
 
         writer = Writer(self.out)
         try:
@@ -295,7 +304,7 @@ class Batch:
         if before and not made["problem"]:
             made["before"] = before["points"]
         try:
-            writer.write(made, arrival.handed_in)
+            writer.write(made, arrival.handed_in, arrival.secret)
         except Exception as error:
             made = problem(
                 arrival,

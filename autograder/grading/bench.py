@@ -213,7 +213,7 @@ def _watch(number, peak):
                 with contextlib.suppress(psutil.Error):
                     total += process.memory_full_info().uss
             peak[0] = max(peak[0], total)
-            time.sleep(0.5)
+            time.sleep(1)  # a look takes time, too
 
 
 if __name__ == "__main__":

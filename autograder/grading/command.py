@@ -6,11 +6,9 @@ import sys
 import time
 
 from autograder.course import ROOT
-from autograder.goldens import MissingGoldenError
-from autograder.grading.batch import Batch, BusyError
-from autograder.grading.records import spoken
+from autograder.grading import importing
+from autograder.grading.launch import WarmError, launch
 from autograder.grading.sandbox import NoSandboxError
-from autograder.grading.worker import WarmError
 
 BAR = 24  # characters of the progress bar
 OUT = ROOT / "_build" / "nbgrader"
@@ -21,8 +19,27 @@ def main(options):
 
     0: every file was graded; 1: some could not be; 2: nothing could
     """
-    out = pathlib.Path(options.out).resolve() if options.out else OUT
     show = _Json() if options.json else _Lines()
+    launched = None
+    try:
+        if not options.scheduler:
+            launched = launch(options.require_sandbox)
+        return _grade(options, show, launched)
+    except (NoSandboxError, WarmError) as error:
+        show.line(str(error))
+        return 2
+    finally:
+        if launched:
+            launched.close()
+
+
+def _grade(options, show, launched):
+    # They import torch, as the process does that has just been launched.
+    with importing():
+        from autograder.goldens import MissingGoldenError
+        from autograder.grading.batch import Batch, BusyError
+
+    out = pathlib.Path(options.out).resolve() if options.out else OUT
     batch = Batch(
         options.submissions,
         out,
@@ -31,6 +48,7 @@ def main(options):
         scheduler=options.scheduler,
         force=options.force,
         require_sandbox=options.require_sandbox,
+        launched=launched,
         say=show.line,
     )
     show.batch = batch
@@ -45,13 +63,7 @@ def main(options):
     except BrokenPipeError:  # whoever read the lines has had enough
         sys.stderr.close()
         return 130
-    except (
-        FileNotFoundError,
-        NoSandboxError,
-        WarmError,
-        BusyError,
-        MissingGoldenError,
-    ) as error:
+    except (FileNotFoundError, BusyError, MissingGoldenError) as error:
         show.line(str(error))
         return 2
     show.end(out)
@@ -125,6 +137,8 @@ class _Json(_Lines):
     """One JSON object a notebook; everything else goes to stderr."""
 
     def text(self, made, kept):
+        from autograder.grading.records import spoken
+
         return json.dumps(spoken(made))
 
 

@@ -19,7 +19,7 @@ from autograder.report import points_text
 
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
 PICTURE = re.compile(r"[A-Za-z0-9+/=\s]+")
-MAX_LINES = 400  # of one cell that are shown
+MAX_LINES, MAX_CODE = 400, 40_000  # lines and characters of a shown cell
 STYLE = """
 :root { color-scheme: light dark; --line: rgba(128,128,128,.35);
   --soft: rgba(128,128,128,.10); --blue: #0969da; }
@@ -45,6 +45,7 @@ pre.out { border-style: dashed; white-space: pre-wrap;
 .own { opacity: .92; margin-left: 1rem; }
 img { max-width: 100%; background: white; }
 a { color: var(--blue); }
+@media (prefers-color-scheme: dark) { :root { --blue: #6cb6ff; } }
 @media print { body { max-width: none; } pre { white-space: pre-wrap; } }
 """
 
@@ -213,7 +214,7 @@ def _cell(cell):
     if cell["kind"] != "code":
         return _markdown(cell["source"][:20_000])
     lines = cell["source"].split("\n")
-    source = "\n".join(lines[:MAX_LINES])
+    source = "\n".join(lines[:MAX_LINES])[:MAX_CODE]
     if len(lines) > MAX_LINES:
         source += f"\n# … {len(lines) - MAX_LINES} more lines"
     shown = [f"<pre class='code'>{_highlighted(source)}</pre>"]

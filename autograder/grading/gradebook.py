@@ -5,27 +5,26 @@ Formgrader, manual grading, feedback and exporters work on them as after
 hand before is marked to be looked at again.
 """
 
+import contextlib
 import copy
 import functools
 import json
 import logging
 import pathlib
+import re
+import secrets
 
 import nbformat
 import nbgrader
-from alembic.script import ScriptDirectory
 from nbgrader.api import Base, Comment, Grade, Gradebook, MissingEntry
-from nbgrader.utils import parse_utc
+from nbgrader.utils import is_locked, parse_utc
 from sqlalchemy import create_engine, text
 from traitlets.config.loader import PyFileConfigLoader
 
 from autograder.course import ROOT, released_path
+from autograder.grading import importing
 from autograder.grading.feedback import harmless_markdown, page
-from autograder.grading.records import (
-    attempted,
-    report_of,
-    write_atomically,
-)
+from autograder.grading.records import report_of, write_atomically
 
 logging.getLogger("traitlets").setLevel(logging.WARNING)
 
@@ -58,17 +57,29 @@ class Writer:
             return False
         return True
 
-    def write(self, made, handed_in=""):
-        """Put a record into gradebook, autograded/ and feedback/."""
+    def write(self, made, handed_in="", secret=""):
+        """Put a record into gradebook, autograded/ and feedback/.
+
+        handed_in, secret: as of an `Arrival`
+        """
         student, lesson = made["student"], made["lesson"]
         if not made["problem"]:
             self._make_known(lesson)
-            folder = self.folder / "autograded" / student / lesson
-            write_atomically(folder / f"{lesson}.ipynb", autograded(made))
+            below = pathlib.Path(student, lesson)
+            graded = self.folder / "autograded" / below
+            told = self.folder / "feedback" / below
+            write_atomically(graded / f"{lesson}.ipynb", autograded(made))
             when = _moment(handed_in)
             if when:
-                write_atomically(folder / "timestamp.txt", handed_in)
+                write_atomically(graded / "timestamp.txt", handed_in)
             self._save(made, when)
+            # nbgrader's release_feedback wants both for everybody, also for
+            # those whose notebooks came another way.
+            write_atomically(told / "timestamp.txt", handed_in)
+            if secret or not (told / "submission_secret.txt").exists():
+                secret = secret or secrets.token_hex(16)
+                for folder in (graded, told):
+                    write_atomically(folder / "submission_secret.txt", secret)
         self.write_page(made)
 
     def write_page(self, made):
@@ -114,14 +125,37 @@ class Writer:
                     )
         return self._hands
 
+    @contextlib.contextmanager
+    def _together(self):
+        """One transaction: nbgrader's own calls commit after each step, and
+        each time the disk has to confirm it."""
+        session = self.gradebook.db
+        session.commit = session.flush
+        try:
+            with session.no_autoflush:  # nbgrader fills rows in several steps
+                yield
+        except BaseException:
+            session.rollback()
+            raise
+        finally:
+            del session.commit
+        session.commit()
+
     def _save(self, made, when):
+        student, lesson = made["student"], made["lesson"]
+        with self._together():
+            submission = self._filled(made, when)
+        if submission.total_seconds_late > 0:
+            self._penalise(student, lesson)
+
+    def _filled(self, made, when):
+        """The submission of a record, with its scores."""
         student, lesson = made["student"], made["lesson"]
         book = self.gradebook
         book.update_or_create_student(student)
-        with book.db.no_autoflush:  # nbgrader fills it in several steps
-            submission = book.update_or_create_submission(
-                lesson, student, **({"timestamp": when} if when else {})
-            )
+        submission = book.update_or_create_submission(
+            lesson, student, **({"timestamp": when} if when else {})
+        )
         notebook = next(
             each for each in submission.notebooks if each.name == lesson
         )
@@ -138,14 +172,11 @@ class Writer:
         for comment in notebook.comments:
             exercise = points.get(comment.name)
             if exercise is not None:
-                report = report_of(exercise)
                 comment.auto_comment = (
-                    None if attempted(report) else "No response."
+                    None if exercise["attempted"] else "No response."
                 )
         notebook.late_submission_penalty = None
-        book.db.commit()
-        if submission.total_seconds_late > 0:
-            self._penalise(student, lesson)
+        return submission
 
     def _penalise(self, student, lesson):
         """What nbgrader's configured method takes off for being late."""
@@ -168,36 +199,40 @@ class Writer:
         """Tell the gradebook of a lesson's cells, as a release does."""
         if lesson in self._known:
             return
+        from autograder.build import notebook_bytes, source_notebook
+
         self._known.add(lesson)
-        made = _marked_source(lesson)
+        with importing():
+            made = _marked_source(lesson)
         due = _points(made)
+        # formgrader lists the lessons whose source it sees.
+        path = self.folder / "source" / lesson / f"{lesson}.ipynb"
+        if not path.exists():
+            write_atomically(path, notebook_bytes(source_notebook(lesson)))
+        book = self.gradebook
         try:
-            notebook = self.gradebook.find_notebook(lesson, lesson)
+            notebook = book.find_notebook(lesson, lesson)
         except MissingEntry:
-            self.gradebook.update_or_create_assignment(lesson)
-            old = None
+            notebook, old = None, {}
         else:
             old = {cell.name: cell.max_score for cell in notebook.grade_cells}
-        if old == due:
+        if notebook and old == due:
             return
-        if old and notebook.submissions:
-            self._change(lesson, notebook, old, due)
-        from nbgrader.preprocessors import SaveCells
+        if notebook and notebook.submissions:
+            self._note_change(lesson, old, due, len(notebook.submissions))
+        with self._together():
+            if notebook is None:
+                book.update_or_create_assignment(lesson)
+                notebook = book.add_notebook(
+                    lesson,
+                    lesson,
+                    kernelspec=json.dumps(made.metadata.get("kernelspec", {})),
+                )
+            _put_cells(book, lesson, notebook, made)
+        book.db.expire_all()
 
-        SaveCells(config=_config()).preprocess(
-            made,
-            {
-                "nbgrader": {
-                    "assignment": lesson,
-                    "notebook": lesson,
-                    "db_url": self._url,
-                }
-            },
-        )
-        self.gradebook.db.expire_all()
-
-    def _change(self, lesson, notebook, old, due):
-        """Follow a lesson that has changed after notebooks were graded."""
+    def _note_change(self, lesson, old, due, count):
+        """Say how a lesson has changed after notebooks were graded."""
         told = [
             f"{name.removeprefix('check-')} {old[name]:g} → "
             f"{due[name]:g} points"
@@ -216,49 +251,52 @@ class Writer:
         ]
         self.notes.append(
             f"{lesson} has changed since it was graded first: "
-            f"{', '.join(told)}. {len(notebook.submissions)} earlier results "
+            f"{', '.join(told)}. {count} earlier results "
             "were made with the old points: grade all of them again."
         )
-        # nbgrader refuses to add or remove cells of a graded notebook.
-        made = {
-            cell.metadata.nbgrader.grade_id: cell
-            for cell in _marked_source(lesson).cells
-            if "nbgrader" in cell.metadata
-        }
-        book = self.gradebook
-        for cell in [
-            *notebook.grade_cells,
-            *notebook.solution_cells,
-            *notebook.source_cells,
-        ]:
-            if cell.name not in made:
-                for kind in (Grade, Comment):
-                    book.db.query(kind).filter(
-                        kind.cell_id == cell.id
-                    ).delete()
-                book.db.delete(cell)
-        book.db.commit()
-        for name, cell in made.items():
-            about = cell.metadata.nbgrader
-            if about.grade:
-                book.update_or_create_grade_cell(
-                    name,
-                    lesson,
-                    lesson,
-                    max_score=float(about.points),
-                    cell_type=cell.cell_type,
-                )
-            if about.solution:
-                book.update_or_create_solution_cell(name, lesson, lesson)
-            book.update_or_create_source_cell(
+
+
+def _put_cells(book, lesson, notebook, made):
+    """Make a notebook's cells in the gradebook those of its source.
+
+    nbgrader's SaveCells refuses that once the notebook has been graded.
+    """
+    cells = {
+        cell.metadata.nbgrader.grade_id: cell
+        for cell in made.cells
+        if "nbgrader" in cell.metadata
+    }
+    for cell in [
+        *notebook.grade_cells,
+        *notebook.solution_cells,
+        *notebook.source_cells,
+    ]:
+        if cell.name not in cells:
+            for kind in (Grade, Comment):
+                book.db.query(kind).filter(kind.cell_id == cell.id).delete()
+            book.db.delete(cell)
+    book.db.flush()
+    for name, cell in cells.items():
+        about = cell.metadata.nbgrader
+        if about.grade:
+            book.update_or_create_grade_cell(
                 name,
                 lesson,
                 lesson,
+                max_score=float(about.points),
                 cell_type=cell.cell_type,
-                source=cell.source,
-                locked=about.locked,
-                checksum=about.get("checksum"),
             )
+        if about.solution:
+            book.update_or_create_solution_cell(name, lesson, lesson)
+        book.update_or_create_source_cell(
+            name,
+            lesson,
+            lesson,
+            cell_type=cell.cell_type,
+            source=cell.source,
+            locked=is_locked(cell),
+            checksum=about.get("checksum"),
+        )
 
 
 def _complete(book, notebook):
@@ -305,13 +343,13 @@ def _make_gradebook(path):
     nbgrader asks the command `alembic` for the version, which is on the path
     of an activated environment only.
     """
-    folder = pathlib.Path(nbgrader.__file__).parent / "alembic"
-    version = ScriptDirectory(str(folder)).get_current_head()
     new = path.with_suffix(".new")
     new.unlink(missing_ok=True)
     engine = create_engine(f"sqlite:///{new}")
-    Base.metadata.create_all(bind=engine)
     with engine.begin() as connection:
+        # Nobody has it yet, so the disk need not confirm each table.
+        connection.execute(text("PRAGMA synchronous = OFF"))
+        Base.metadata.create_all(bind=connection)
         connection.execute(
             text(
                 "CREATE TABLE alembic_version ("
@@ -319,10 +357,30 @@ def _make_gradebook(path):
             )
         )
         connection.execute(
-            text("INSERT INTO alembic_version VALUES (:it)"), {"it": version}
+            text("INSERT INTO alembic_version VALUES (:it)"),
+            {"it": _version()},
         )
     engine.dispose()
     new.rename(path)
+
+
+def _version():
+    """The version of nbgrader's tables: the one that no other follows."""
+    folder = pathlib.Path(nbgrader.__file__).parent / "alembic" / "versions"
+    texts = [path.read_text(encoding="utf-8") for path in folder.glob("*.py")]
+    versions, followed = (
+        {
+            found[1]
+            for text in texts
+            for found in re.finditer(pattern, text, re.MULTILINE)
+        }
+        for pattern in (
+            r"^revision = ['\"](\w+)",
+            r"^down_revision = ['\"](\w+)",
+        )
+    )
+    (head,) = versions - followed
+    return head
 
 
 def _marked_source(lesson):

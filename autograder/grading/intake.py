@@ -13,6 +13,7 @@ import unicodedata
 import zipfile
 from collections.abc import Callable
 
+from autograder.exercise import lessons
 from autograder.grading.reading import UnreadableError, read
 from autograder.grading.released import released_lessons
 from autograder.grading.repair import share, written
@@ -32,6 +33,7 @@ IGNORED = {
     "Thumbs.db",
     "desktop.ini",
     "timestamp.txt",
+    "submission_secret.txt",
 }
 # Files that come with a notebook and are nobody's answer.
 COMPANIONS = (
@@ -83,12 +85,14 @@ class File:
     path: its parts, below what was handed to the grader
     read(): its bytes
     trouble: why it cannot even be read, "" if it can
+    packed: whether it comes from an archive that a student may have packed
     """
 
     path: tuple[str, ...]
     read: Callable
     modified: float = 0.0
     trouble: str = ""
+    packed: bool = False
 
     @property
     def label(self):
@@ -102,6 +106,8 @@ class Arrival:
     problem: why it cannot be graded, "" if it can
     choices: sentences about how it was chosen among several
     handed_in: when, as nbgrader's timestamp.txt beside it says, or ""
+    secret: by which nbgrader's exchange returns feedback, as the file beside
+        it says, or ""
     """
 
     student: str
@@ -113,6 +119,7 @@ class Arrival:
     choices: tuple[str, ...] = ()
     modified: float = 0.0
     handed_in: str = ""
+    secret: str = ""
 
 
 def arrivals(source):
@@ -124,10 +131,11 @@ def arrivals(source):
     if not source.exists():
         raise FileNotFoundError(f"{source} is not there.")
     files = list(_files(source))
-    times = {
-        file.path[:-1]: file
+    notes = {
+        file.path: file
         for file in files
-        if file.path[-1] == "timestamp.txt"
+        if file.path[-1] in ("timestamp.txt", "submission_secret.txt")
+        and not file.packed  # what students write there counts for nothing
     }
     files = [file for file in files if not _ignored(file)]
     lessons = released_lessons()
@@ -140,22 +148,23 @@ def arrivals(source):
         for file in files
     ]
     made = [
-        _timed(each, file, times)
+        dataclasses.replace(
+            each,
+            handed_in=_noted(file, "timestamp.txt", notes),
+            secret=_noted(file, "submission_secret.txt", notes),
+        )
         for file, each in zip(files, made, strict=True)
         if each
     ]
     return _chosen(made, lessons)
 
 
-def _timed(arrival, file, times):
-    """An arrival with the time that nbgrader noted beside it."""
-    if file.path[:-1] not in times:
-        return arrival
+def _noted(file, name, notes):
+    """What nbgrader wrote into a file beside this one, or ""."""
     try:
-        text = times[file.path[:-1]].read()[:100].decode().strip()
-    except (OSError, UnicodeDecodeError):
-        return arrival
-    return dataclasses.replace(arrival, handed_in=text)
+        return notes[*file.path[:-1], name].read()[:100].decode().strip()
+    except (KeyError, OSError, UnicodeDecodeError):
+        return ""
 
 
 def _ignored(file):
@@ -182,12 +191,13 @@ def _files(source):
                     )
             elif path.is_file():
                 yield from _opened(
-                    File(parts, path.read_bytes, path.stat().st_mtime), 0
+                    File(parts, path.read_bytes, path.stat().st_mtime),
+                    packed=True,
                 )
     else:
         parts = (source.name,)
         yield from _opened(
-            File(parts, source.read_bytes, source.stat().st_mtime), 0
+            File(parts, source.read_bytes, source.stat().st_mtime)
         )
 
 
@@ -195,17 +205,16 @@ def _is_archive(name):
     return name.lower().endswith(ARCHIVES)
 
 
-def _opened(file, depth):
-    """A file, or what is in it if it is an archive."""
+def _opened(file, depth=0, packed=False):
+    """A file, or what is in it if it is an archive.
+
+    packed: as of the `File`s in it
+    """
     name = file.path[-1].lower()
     if not _is_archive(name):
         yield file
         return
     inside = file.path[:-1]
-    if depth:  # the outermost archive's name says nothing
-        inside += (re.sub(r"\.(zip|tar|tgz|gz|bz2|xz)\b", "", file.path[-1]),)
-    elif len(file.path) > 1:
-        inside += (pathlib.PurePath(file.path[-1]).stem,)
     if depth >= MAX_DEPTH:
         yield dataclasses.replace(
             file,
@@ -216,13 +225,22 @@ def _opened(file, depth):
     try:
         data = file.read()
         if zipfile.is_zipfile(io.BytesIO(data)):
-            members = _zipped(data)
+            members = list(_zipped(data))
         else:
-            members = _tarred(data)
+            members = list(_tarred(data))
+        one = _is_one_person_s(members)
+        stem = re.sub(r"\.(zip|tar|tgz|gz|bz2|xz)\b", "", file.path[-1])
+        # What was handed to the grader is named after nobody.
+        if depth or len(file.path) > 1 or packed and one:
+            inside += (stem,)
         for member in members:
+            below = member.path[-1:] if one and packed else member.path
             yield from _opened(
-                dataclasses.replace(member, path=inside + member.path),
+                dataclasses.replace(
+                    member, path=inside + below, packed=packed
+                ),
                 depth + 1,
+                packed=True,
             )
     except (
         OSError,
@@ -238,6 +256,25 @@ def _opened(file, depth):
             trouble=f"it is no archive that can be read ({error}): "
             "download or pack it again",
         )
+
+
+def _is_one_person_s(members):
+    """Whether an archive holds what one student has packed."""
+    names = [
+        member.path[-1]
+        for member in members
+        if member.path[-1].lower().endswith(".ipynb") and not _ignored(member)
+    ]
+    if any(map(CANVAS.match, names)) or any(
+        MOODLE.match(part) for each in members for part in each.path[:-1]
+    ):
+        return False
+    known = set(map(_simple, lessons()))
+    return (
+        len(names) == 1
+        or {_simple(_without_copies(name)) for name in names} <= known
+        and all(len(each.path) == 1 for each in members)
+    )
 
 
 def _zipped(data):

@@ -134,10 +134,17 @@ def fingerprint(name):
     return total.hexdigest()[:20]
 
 
-def key_of(data, name, seed, print_of_lesson):
-    """What a submission's record depends on."""
-    total = hashlib.sha256(data)
-    total.update(f"{name} {seed} {print_of_lesson}".encode())
+def key_of(arrival, seed, print_of_lesson):
+    """What a submission's record depends on, and how it is returned."""
+    total = hashlib.sha256(arrival.data)
+    for part in (
+        arrival.lesson,
+        arrival.handed_in,
+        arrival.secret,
+        seed,
+        print_of_lesson,
+    ):
+        total.update(b"\0" + part.encode())
     return total.hexdigest()
 
 

@@ -116,7 +116,8 @@ class _Rebuilding:
             last = made[-1] if made else None
             if (
                 last
-                and last.kind == cell.kind == "code"
+                and last.kind == cell.kind
+                and (cell.kind == "code" or last.mark in self.lesson.answers)
                 and not (parses(last.source) and parses(cell.source))
                 and (not cell.mark or not last.mark or cell.mark == last.mark)
             ):

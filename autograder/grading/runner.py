@@ -28,6 +28,7 @@ from autograder.report import Finding, Report
 
 GRACE = 3  # seconds that a session may be late before it is ended
 TRIES = 4  # times that the warm process may end under a notebook
+FIRST_TRY = 2  # seconds that an answer may take without its own process
 PATIENCE = 3  # sessions that may stop answering
 MARGIN = 4  # times the size of what is expected that is still judged
 LOOP = (
@@ -235,35 +236,44 @@ class _Run:
 
         A trouble is ours to tell; what a session says is only observed.
         """
-        limits = self.warm.limits
-        seconds = min(limits.probe, self._left())
-        if seconds <= 0:
-            return {
-                "trouble": "it was not reached: the notebook had used "
-                "up its time"
-            }
-        if self.silent >= PATIENCE:
-            return {
-                "trouble": "it was not tried: the cells before it leave "
-                "a Python that does not answer"
-            }
-        try:
-            self._ready(index)
-            return self._ask_probe(name, seconds)
-        except WireError as error:
-            # A session ends a probe that is late, so it is broken itself,
-            # and another one would be after the same cells.
-            self.silent += 1
-            self._lost(error)
-            return {"trouble": f"nothing usable came back from it ({error})"}
+        for alone in (False, True):
+            seconds = min(self.warm.limits.probe, self._left())
+            if seconds <= 0:
+                return {
+                    "trouble": "it was not reached: the notebook had used "
+                    "up its time"
+                }
+            if self.silent >= PATIENCE:
+                return {
+                    "trouble": "it was not tried: the cells before it leave "
+                    "a Python that does not answer"
+                }
+            if not alone:
+                seconds = min(seconds, FIRST_TRY)
+            try:
+                self._ready(index)
+                answer, arrays = self._ask_probe(name, seconds, alone)
+            except WireError as error:
+                # A session ends a probe in a process of its own if it is
+                # late, so it is broken itself, and another one would be after
+                # the same cells.
+                self.silent += alone
+                self._lost(error)
+                trouble = f"nothing usable came back from it ({error})"
+                continue
+            if answer.get("late") or answer.get("changed"):
+                self._end()  # the next answer finds a fresh session
+            if not answer.get("late") or alone:
+                return self._read(name, answer, arrays)
+        return {"trouble": trouble}
 
-    def _ask_probe(self, name, seconds):
-        cpu = self.warm.limits.cpu
+    def _ask_probe(self, name, seconds, alone):
         body = {
             "do": "probe",
             "name": name,
+            "alone": alone,
             "seconds": seconds,
-            "cpu": cpu,
+            "cpu": self.warm.limits.cpu,
             "visible": self.seed is None,
         }
         arrays = ()
@@ -274,6 +284,9 @@ class _Run:
         )
         if not isinstance(answer, dict):
             raise WireError("no answer")
+        return answer, arrays
+
+    def _read(self, name, answer, arrays):
         if answer.get("missing"):
             return {
                 "trouble": f"{name} is not defined when its check cell "
@@ -281,8 +294,11 @@ class _Run:
                 "missing": True,
             }
         if "died" in answer:
-            return {"trouble": _cause(answer["died"], cpu)}
-        return _observation(answer, arrays)
+            return {"trouble": _cause(answer["died"], self.warm.limits.cpu)}
+        try:
+            return _observation(answer, arrays)
+        except WireError as error:
+            return {"trouble": f"nothing usable came back from it ({error})"}
 
     def _left(self):
         return self.deadline - time.monotonic()
@@ -375,7 +391,7 @@ def _needs_more(answer):
 @functools.lru_cache(maxsize=256)
 def packed_inputs(name, seed):
     """An exercise's fresh inputs, ready to be sent."""
-    return pack_inputs(find(name)[1].fresh_inputs(seed))
+    return pack_inputs(_standard(name, seed).inputs)
 
 
 def prepare(lesson, seed):

@@ -34,6 +34,8 @@ ANSWERS = (
 )
 # What of the course a learner does not have.
 HIDDEN = ("solutions", "_build", "exercises", ".git", "autograder/tests")
+# Folders of which each notebook has empty ones of its own.
+PRIVATE = ("/tmp", "/dev/shm")
 FIRST_USER, USERS = 61_000, 4_000
 
 
@@ -190,18 +192,28 @@ def _mounts():
         "/etc/mime.types",
     ):
         mounts += ["--ro-bind-try", path, path]
-    mounts += ["--dev", "/dev"]
-    for path in ("/tmp", "/dev/shm"):
+    mounts += ["--dev", "/dev", "--dir", "/proc"]
+    for path in PRIVATE:
         mounts += ["--perms", "1777", "--tmpfs", path]
     # After /tmp, below which a course may lie.
-    for path in [*_python_folders(), ROOT / "autograder"]:
+    for path in shown_folders():
         # Parents that bubblewrap makes itself are closed to other users.
         for parent in reversed(path.parents):
             mounts += ["--dir", str(parent)]
         mounts += ["--ro-bind", str(path), str(path)]
-    for path in hidden_folders():
-        mounts += ["--tmpfs", str(path)]
+    hidden = list(map(str, hidden_folders()))
+    for path in hidden:
+        mounts += ["--tmpfs", path]
+    # What bubblewrap has made itself belongs to whoever grades, unless that
+    # is root; a notebook could leave something there for the next one.
+    for path in [*hidden, "/dev", "/"]:
+        mounts += ["--remount-ro", path]
     return mounts
+
+
+def shown_folders():
+    """The folders, besides the system's, that learners' code imports from."""
+    return [*_python_folders(), ROOT / "autograder"]
 
 
 def _python_folders():
@@ -226,7 +238,7 @@ def _python_folders():
 
 def hidden_folders():
     """Folders inside what is shown that learners' code must not see."""
-    shown = [*_python_folders(), pathlib.Path("/usr"), ROOT / "autograder"]
+    shown = [*shown_folders(), pathlib.Path("/usr")]
     candidates = [ROOT / name for name in HIDDEN]
     for name in ANSWERS:
         spec = importlib.util.find_spec(name)

@@ -7,6 +7,7 @@ asked; whether the answers are any good is judged elsewhere.
 import builtins
 import contextlib
 import io
+import math
 import os
 import pathlib
 import resource
@@ -15,6 +16,7 @@ import socket
 import sys
 import time
 
+import numpy as np
 import torch
 from IPython.core.displayhook import DisplayHook
 from IPython.core.displaypub import DisplayPublisher
@@ -36,6 +38,17 @@ MAX_OUTPUT = 20_000  # characters of a cell's output that are kept
 MAX_PICTURE = 400_000  # characters of a picture, base64
 WARM_UP = 0.5  # seconds
 GRACE = 2  # seconds after which a probe's process is killed for good
+MUCH_MEMORY = 1024 * 2**20  # bytes that an answer should not leave behind
+# Where a name that means something else changes what other answers do.
+SHARED = (
+    builtins,
+    math,
+    np,
+    torch,
+    torch.nn.functional,
+    torch.Tensor,
+    torch.nn.Module,
+)
 
 
 class _Hook(DisplayHook):
@@ -139,7 +152,7 @@ def _stream():
 
 
 class CellTimeout(KeyboardInterrupt):
-    """A cell ran longer than it may."""
+    """A cell or a first try ran longer than it may."""
 
 
 def serve(connection, shell, folder):
@@ -242,11 +255,16 @@ def _text(error):
 
 
 @contextlib.contextmanager
-def _alarm(seconds):
-    """Interrupt the cell after some seconds, and again if it goes on."""
+def _alarm(seconds, rang=None):
+    """Interrupt what runs after some seconds, and again if it goes on.
+
+    rang: a list that is no longer empty once it has been interrupted
+    """
 
     def ring(number, frame):
         __tracebackhide__ = True
+        if rang is not None:
+            rang.append(number)
         raise CellTimeout(f"stopped after {seconds:g} seconds")
 
     before = signal.signal(signal.SIGALRM, ring)
@@ -259,18 +277,64 @@ def _alarm(seconds):
 
 
 def _probe(shell, body, arrays, connection):
-    """Try an answer in a process of its own.
+    """Try an answer.
 
-    returns: the reply as (body, arrays): {"seen": text, …}, or {"died":
-        number of the signal that ended it, or 0}
+    It is tried in this process, which is quick, or, if it needs too long for
+    that or ends it, in one of its own.
+
+    returns: the reply as (body, arrays): {"seen": text, …, "changed": whether
+        it has changed what other answers see}, {"late": True}, {"missing":
+        True}, or, from a process of its own, {"died": number of the signal
+        that ended it, or 0}
     """
+    if body["alone"]:
+        return _probe_alone(shell, body, arrays, connection)
+    names = [dict(each) for each in _shared(shell)]
+    process = _process()
+    late = []
+    try:
+        with _alarm(body["seconds"], late):
+            reply, arrays = _observed(shell, body, arrays)
+    except CellTimeout:
+        pass
+    if late:
+        return {"late": True}, ()
+    changed = any(
+        now.get(name, now) is not value
+        for now, then in zip(_shared(shell), names, strict=True)
+        for name, value in then.items()
+    )
+    return {**reply, "changed": changed or process != _process()}, arrays
+
+
+def _shared(shell):
+    """The names that answers share. One that is new changes nothing: modules
+    are imported when they are first used."""
+    return [*map(vars, SHARED), shell.user_ns]
+
+
+def _process():
+    """What else answers share: folder, threads, limits, memory."""
+    pages = int(pathlib.Path("/proc/self/statm").read_text().split()[1])
+    return (
+        os.getcwd(),
+        len(os.listdir("/proc/self/task")),
+        sys.getrecursionlimit(),
+        pages * resource.getpagesize() > MUCH_MEMORY,
+    )
+
+
+def _probe_alone(shell, body, arrays, connection):
+    """Try an answer in a process of its own."""
     ours, theirs = socket.socketpair()
     child = os.fork()
     if child == 0:
         try:
             ours.close()
             connection.close()
-            _observe(shell, body, arrays, theirs)
+            cpu = body["cpu"]
+            resource.setrlimit(resource.RLIMIT_CPU, (cpu, cpu + GRACE))
+            send(theirs, *_observed(shell, body, arrays))
         finally:
             os._exit(0)
     theirs.close()
@@ -286,9 +350,8 @@ def _probe(shell, body, arrays, connection):
     return {"died": os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0}, ()
 
 
-def _observe(shell, body, arrays, connection):
-    cpu = body["cpu"]
-    resource.setrlimit(resource.RLIMIT_CPU, (cpu, cpu + GRACE))
+def _observed(shell, body, arrays):
+    """What an answer does on the inputs, as a reply."""
     name = body["name"]
     _, exercise = find(name)
     if body["visible"]:
@@ -296,18 +359,7 @@ def _observe(shell, body, arrays, connection):
     else:
         inputs = unpack_inputs(body["inputs"], arrays)
     if name not in shell.user_ns:
-        send(connection, {"missing": True})
-        return
+        return {"missing": True}, ()
     observation = look(exercise, shell.user_ns[name], inputs)
-    text, arrays = pack(observation["seen"])
-    send(
-        connection,
-        {
-            "seen": text,
-            **{
-                key: observation[key]
-                for key in ("forbidden", "printed", "device")
-            },
-        },
-        arrays,
-    )
+    text, arrays = pack(observation.pop("seen"))
+    return {"seen": text, **observation}, arrays

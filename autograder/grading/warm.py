@@ -1,7 +1,6 @@
 """A process that has everything imported and forks one child a notebook.
 
-Run by `worker.py`, inside the sandbox where there is one:
-python -m autograder.grading.warm DESCRIPTOR, a socket on which requests come.
+Run by `launch.py`, inside the sandbox where there is one.
 It never computes, so that its children may.
 
 A notebook has two processes: the keeper, which runs our code only and ends
@@ -20,9 +19,9 @@ import resource
 import select
 import signal
 import socket
-import sys
 import tempfile
 
+from autograder.grading.sandbox import PRIVATE
 from autograder.grading.session import make_shell, serve
 from autograder.grading.wire import ORDER, receive, send
 
@@ -30,22 +29,26 @@ LIBC = ctypes.CDLL(None, use_errno=True)
 NEW_MOUNTS, NEW_HOSTNAME, NEW_IPC = 0x20000, 0x4000000, 0x8000000
 NEW_USER, NEW_PIDS, NEW_NETWORK = 0x10000000, 0x20000000, 0x40000000
 HUGE_PAGES, COLLAPSE = 14, 25
-NOSUID, NODEV, NOEXEC = 2, 4, 8
+READ_ONLY, NOSUID, NODEV, NOEXEC = 1, 2, 4, 8
 SET_DEATH_SIGNAL, SET_DUMPABLE = 1, 4
 SET_SUBREAPER, SET_NO_NEW_PRIVILEGES = 36, 38
-MOUNT_PRIVATE = 0x44000  # recursively
+MOUNT_PRIVATE, MOUNT_BIND = 0x44000, 0x5000  # recursively
 LOOK = 0.25  # seconds between looks at a session's memory
 TOGETHER = 2  # times the memory of one process that all may have together
 WORK = "work"  # the folder, in a fresh temporary one, where cells run
 
 
 def main(descriptor):
-    """Serve requests until the grader goes away."""
+    """Serve requests until the grader goes away.
+
+    descriptor: of the socket on which they come
+    """
     control = socket.socket(fileno=descriptor)
     shell = make_shell()
     settings, _ = receive(control, 60)
     gc.collect()
     gc.freeze()  # children that collect garbage need not copy all pages
+    gc.enable()
     _use_huge_pages()
     LIBC.prctl(SET_SUBREAPER, 1, 0, 0, 0)
     # No child may look into this process, even under the same user.
@@ -241,13 +244,19 @@ def _mount_own(settings):
     """A fresh /tmp, /dev/shm and /proc; then give up all power to mount."""
     _mount(None, "/", None, MOUNT_PRIVATE, None)
     options = f"size={settings['disk']},nr_inodes=4096,mode=1777"
-    for path in ("/tmp", "/dev/shm"):
+    shown = {path: os.open(path, os.O_PATH) for path in settings["show"]}
+    for path in PRIVATE:
         if os.path.isdir(path):
             _mount("tmpfs", path, "tmpfs", NOSUID | NODEV, options)
+    for path, descriptor in shown.items():
+        os.makedirs(path, exist_ok=True)
+        _mount(f"/proc/self/fd/{descriptor}", path, None, MOUNT_BIND, None)
+        os.close(descriptor)
     _mount("proc", "/proc", "proc", NOSUID | NODEV | NOEXEC, None)
     for path in settings["hide"]:
         if os.path.isdir(path):
-            _mount("tmpfs", path, "tmpfs", NOSUID | NODEV, "size=4k")
+            flags = NOSUID | NODEV | READ_ONLY
+            _mount("tmpfs", path, "tmpfs", flags, "size=4k")
     with contextlib.suppress(OSError):
         pathlib.Path("/proc/sys/user/max_user_namespaces").write_text("0")
     LIBC.prctl(SET_NO_NEW_PRIVILEGES, 1, 0, 0, 0)
@@ -312,7 +321,3 @@ def _tasks_of_user():
         with contextlib.suppress(OSError):
             count += task.stat().st_uid == os.getuid()
     return count
-
-
-if __name__ == "__main__":
-    main(int(sys.argv[1]))

@@ -4,17 +4,16 @@ import contextlib
 import itertools
 import os
 import socket
-import subprocess
-import sys
-import tempfile
 import threading
 import time
 
 from autograder.course import ROOT
+from autograder.grading.launch import WarmError, launch
 from autograder.grading.sandbox import (
     HIDDEN,
-    environment,
+    PRIVATE,
     find_sandbox,
+    shown_folders,
     statement,
 )
 from autograder.grading.wire import ORDER, WireError, receive, send
@@ -23,55 +22,48 @@ START = 120  # seconds that importing may take on a busy machine
 END = 10  # seconds in which a session must be gone after it was told to
 
 
-class WarmError(RuntimeError):
-    """The warm process does not start; the text has its last words."""
-
-
 class Warm:
     """A warm process, shared by the threads of this one."""
 
     def __init__(self, limits, require_sandbox=False):
         self.limits = limits
         self.sandbox = find_sandbox(require_sandbox)
+        self._require_sandbox = require_sandbox
         self._lock = threading.Lock()
         self._numbers = itertools.count()
-        self._process = None
+        self._launched = None
         self._ready = False
         self.generation = 0  # counts the processes that were started
         self.told = ""  # `statement`, once it is known
 
-    def start(self):
-        """Begin to start it; `session` waits until it is ready."""
-        self._control, theirs = socket.socketpair(
-            socket.AF_UNIX, socket.SOCK_STREAM
-        )
-        self._words = tempfile.TemporaryFile()
-        with theirs:
-            self._process = subprocess.Popen(
-                [
-                    *self.sandbox.prefix,
-                    sys.executable,
-                    "-P",
-                    "-m",
-                    "autograder.grading.warm",
-                    str(theirs.fileno()),
-                ],
-                pass_fds=[theirs.fileno()],
-                stdin=subprocess.DEVNULL,
-                stdout=self._words,
-                stderr=self._words,
-                cwd="/",
-                env=environment(),
-                start_new_session=True,
-            )
+    def start(self, launched=None):
+        """Begin to start it; `session` waits until it is ready.
+
+        launched: a process that somebody has started already
+        """
+        self._launched = launched or launch(self._require_sandbox)
         self._ready = False
         self.generation += 1
         send(self._control, self._settings())
+
+    @property
+    def process(self):
+        """Its `Popen`."""
+        return self._launched.process
+
+    @property
+    def _control(self):
+        return self._launched.control
 
     def _settings(self):
         limits = self.limits
         return {
             "isolate": not os.environ.get("AUTOGRADER_NO_NAMESPACES"),
+            "show": [
+                str(path)
+                for path in shown_folders()
+                if any(path.is_relative_to(one) for one in PRIVATE)
+            ],
             "hide": []
             if self.sandbox.prefix
             else [str(ROOT / name) for name in HIDDEN],
@@ -86,8 +78,9 @@ class Warm:
         try:
             answer, _ = receive(self._control, START)
         except WireError:
-            self._words.seek(0)
-            words = self._words.read().decode(errors="replace").strip()
+            self._launched.words.seek(0)
+            words = self._launched.words.read().decode(errors="replace")
+            words = words.strip()
             self.close()
             raise WarmError(
                 "the process that runs notebooks does not "
@@ -98,7 +91,7 @@ class Warm:
         self.told = statement(self.sandbox, answer["isolated"])
 
     def _be_ready(self):
-        if self._process is None or self._process.poll() is not None:
+        if self._ended():
             self.close()
             self.start()
         if not self._ready:
@@ -134,11 +127,10 @@ class Warm:
     def gone(self, generation):
         """Whether the process of that generation has ended."""
         with self._lock:
-            return (
-                self.generation != generation
-                or self._process is None
-                or self._process.poll() is not None
-            )
+            return self.generation != generation or self._ended()
+
+    def _ended(self):
+        return self._launched is None or self.process.poll() is not None
 
     def kill(self):
         """End it; the next session starts another."""
@@ -147,13 +139,9 @@ class Warm:
 
     def close(self):
         """End it and every session in it."""
-        if self._process is None:
-            return
-        self._control.close()
-        self._process.kill()
-        self._process.wait()
-        self._words.close()
-        self._process = None
+        if self._launched is not None:
+            self._launched.close()
+            self._launched = None
 
 
 class Session:

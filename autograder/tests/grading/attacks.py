@@ -324,7 +324,9 @@ import os, pathlib, autograder, torch, sys
 for folder in (pathlib.Path(autograder.__file__).parent,
                pathlib.Path(autograder.__file__).parent / "checks",
                pathlib.Path(torch.__file__).parent,
-               pathlib.Path(sys.executable).parent, "/usr/lib", "/etc", "/"):
+               pathlib.Path(sys.executable).parent, "/usr/lib", "/etc", "/",
+               "/dev", "/proc",
+               pathlib.Path(autograder.__file__).parent / "tests"):
     try:
         path = pathlib.Path(folder) / "GOTCHA.py"
         path.write_text("x")

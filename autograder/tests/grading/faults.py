@@ -9,6 +9,13 @@ import copy
 import json
 import random
 
+from autograder.grading.released import released_lessons
+
+STUBS = {
+    name: cell.source
+    for lesson in released_lessons()
+    for name, cell in lesson.answers.items()
+}
 FAULTS = {}
 MUTATIONS = []  # those that take and return a notebook, to be combined
 
@@ -121,6 +128,43 @@ def cells_of_colab(made, rng):  # 36
             "%cd /content",
         },
     )
+
+
+@mutation
+def outputs_of_colab(made, rng):
+    for cell in made["cells"]:
+        if cell["cell_type"] == "code":
+            cell["outputs"] = [
+                {
+                    "output_type": "display_data",
+                    "data": {
+                        "application/vnd.jupyter.widget-view+json": {},
+                        "application/vnd.google.colaboratory.intrinsic+json": {
+                            "type": "string"
+                        },
+                        "text/html": ["<script>alert(1)</script>"],
+                    },
+                    "metadata": {},
+                }
+            ]
+            cell["metadata"]["colab"] = {
+                "base_uri": "https://localhost:8080/",
+                "referenced_widgets": ["abc"],
+            }
+
+
+@mutation
+def metadata_of_editors(made, rng):
+    made["metadata"].update(
+        dlai_version="1.2.0",
+        jupytext={"formats": "ipynb,py:percent"},
+        vscode={"interpreter": {"hash": "0"}},
+    )
+    for cell in made["cells"]:
+        cell["metadata"].update(
+            tags=["graded"], deletable=True, editable=True, collapsed=True
+        )
+        cell["attachments"] = {}
 
 
 # Marks.
@@ -249,8 +293,12 @@ def everything_copied(made, rng):
 @mutation
 def answer_split(made, rng):  # 13
     index = pick(made, rng)
-    if index is None:
-        return
+    if index is not None:
+        split(made, index, rng)
+
+
+def split(made, index, rng):
+    """Split a cell inside a function."""
     cell = made["cells"][index]
     lines = text(cell).split("\n")
     inside = [i for i, line in enumerate(lines) if i and line.startswith(" ")]
@@ -296,6 +344,17 @@ def answer_retyped(made, rng):  # 4
                 "source": text(cell),
             },
         )
+
+
+@mutation
+def answer_beside_the_stub(made, rng):  # 5
+    index = pick(made, rng)
+    if index is None or mark(made["cells"][index]) not in STUBS:
+        return
+    cell = made["cells"][index]
+    new = {"cell_type": "code", "metadata": {}, "outputs": []}
+    made["cells"].insert(index + 1, {**new, "source": text(cell)})
+    cell["source"] = STUBS[mark(cell)]
 
 
 @mutation
@@ -380,6 +439,12 @@ def crlf(made, rng):  # 32
 
 
 @mutation
+def line_ends_of_old_macs(made, rng):
+    for cell in made["cells"]:
+        cell["source"] = text(cell).replace("\n", "\r")
+
+
+@mutation
 def source_as_lines(made, rng):
     for cell in made["cells"]:
         cell["source"] = text(cell).splitlines(keepends=True)
@@ -440,8 +505,19 @@ def _encoded(encoding):
     return encode
 
 
-for _encoding in ("utf-8-sig", "utf-16", "utf-16-le", "utf-32"):  # 26
+for _encoding in (  # 26
+    "utf-8-sig",
+    "utf-16",
+    "utf-16-le",
+    "utf-16-be",
+    "utf-32",
+):
     fault(_encoded(_encoding))
+
+
+@fault
+def zeros_at_the_end(made, rng):
+    return json.dumps(made).encode() + b"\0" * 4096
 
 
 @fault

@@ -9,10 +9,13 @@ import psutil
 import pytest
 from attacks import ATTACKS
 
+from autograder.grading import launch, sandbox, worker
 from autograder.grading.feedback import page
 from autograder.grading.intake import Arrival
+from autograder.grading.reading import read
 from autograder.grading.records import record
-from autograder.grading.sandbox import find_sandbox
+from autograder.grading.repair import rebuild
+from autograder.grading.runner import grade, prepare
 
 # Each is a notebook in the sandbox, with an honest one behind it.
 pytestmark = pytest.mark.slow
@@ -27,7 +30,7 @@ NEED_SANDBOX = {
     "warm process",
     "flood",
 }
-SAFE = find_sandbox().name != "plain"
+SAFE = sandbox.find_sandbox().name != "plain"
 
 
 def test_there_are_enough_of_each_kind():
@@ -53,12 +56,13 @@ def attacked(graded, notebook_of, right):
 
 @pytest.fixture(scope="session")
 def quick(attacked):
-    """What the attacks that are stopped at once led to."""
-    with concurrent.futures.ThreadPoolExecutor(2) as executor:
+    """What the attacks led to that need no core for themselves."""
+    attacks = [each for each in [*WAITING, *QUICK] if tried(each)]
+    with concurrent.futures.ThreadPoolExecutor(4) as executor:
         return dict(
             zip(
-                (each.name for each in QUICK if tried(each)),
-                executor.map(attacked, filter(tried, QUICK)),
+                (each.name for each in attacks),
+                executor.map(attacked, attacks),
                 strict=True,
             )
         )
@@ -73,10 +77,16 @@ def ids(attacks):
 
 
 QUICK = [each for each in ATTACKS if not each.slow]
-SLOW = [each for each in ATTACKS if each.slow]
+# Those that only let the grader wait, and those that use up a machine.
+WAITING = [
+    each for each in ATTACKS if each.name in ("send replaced", "a slow drip")
+]
+SLOW = [each for each in ATTACKS if each.slow and each not in WAITING]
 
 
-@pytest.mark.parametrize("attack", QUICK, ids=ids(QUICK))
+@pytest.mark.parametrize(
+    "attack", [*QUICK, *WAITING], ids=ids([*QUICK, *WAITING])
+)
 def test_attack(attack, quick, warm, lesson):
     if not tried(attack):
         pytest.skip("nothing protects from it without bubblewrap")
@@ -88,6 +98,33 @@ def test_slow_attack(attack, attacked, warm, lesson):
     if not tried(attack):
         pytest.skip("nothing protects from it without bubblewrap")
     judge(attack, *attacked(attack), warm, lesson)
+
+
+@pytest.fixture
+def other_warm(bwrap, monkeypatch):
+    """A warm process in the sandbox that graders have who are not root."""
+    *_, prefix = sandbox._prefixes()
+    other = sandbox.Sandbox("bubblewrap", tuple(prefix))
+    for module in (launch, worker):
+        monkeypatch.setattr(module, "find_sandbox", lambda required: other)
+    process = worker.Warm(sandbox.Limits(cell=2, probe=4, cpu=1))
+    yield process
+    process.close()
+
+
+def test_files_of_a_grader_who_is_not_root(
+    other_warm, lesson, notebook_of, right
+):
+    (writing,) = [each for each in ATTACKS if "writing into" in each.name]
+    made = notebook_of(softmax=right["softmax"], causal_mask="1 / 0")
+    made["cells"].insert(
+        3, {"cell_type": "code", "metadata": {}, "source": writing.code}
+    )
+    prepare(lesson, "tests")
+    cells = rebuild(lesson, read(json.dumps(made).encode())).cells
+    reports, outputs, _ = grade(other_warm, cells, "tests")
+    assert reports["softmax"].passed
+    assert writing.finds not in json.dumps(outputs)
 
 
 def judge(attack, mine, next_one, warm, lesson):
@@ -115,7 +152,7 @@ def judge(attack, mine, next_one, warm, lesson):
 def _left_behind(warm):
     """Processes below the warm one that no notebook needs any more."""
     deadline = time.monotonic() + 3
-    process = psutil.Process(warm._process.pid)
+    process = psutil.Process(warm.process.pid)
     while not process.name().startswith("python"):
         (process,) = process.children()  # bubblewrap has one of each
     while True:

@@ -206,7 +206,7 @@ def test_two_batches_do_not_share_a_folder(course):
 
 @pytest.mark.slow  # stock nbgrader starts a kernel for each notebook
 def test_stock_nbgrader_gives_the_same_scores(tmp_path):
-    bench.write_class(tmp_path / "class", 6)
+    bench.write_class(tmp_path / "class", 4)
     grade(tmp_path / "class", tmp_path / "ours")
     seed = (tmp_path / "ours" / "seed").read_text().strip()
     bench.timed_stock(tmp_path / "class", tmp_path / "stock", seed)

@@ -71,7 +71,7 @@ def expect_the_same(lesson, data):
 
 
 def test_the_corpus_is_large():
-    assert len(faults.FAULTS) >= 45
+    assert len(faults.FAULTS) >= 50
     assert len(faults.FAULTS) * len(LESSONS) >= 100 or len(LESSONS) < 3
 
 
@@ -90,6 +90,7 @@ ALONE = {
     "mark_renamed",
     "one_mark_lost",
     "answer_retyped",
+    "answer_beside_the_stub",
     "reordered",
     "reversed_order",
     "everything_copied",
@@ -97,6 +98,17 @@ ALONE = {
     "metadata_odd",
 }
 FREE = [each for each in faults.MUTATIONS if each.__name__ not in ALONE]
+
+
+def test_an_answer_turned_into_text_and_split():
+    lesson = LESSONS[0]
+    for seed in range(8):
+        made = json.loads(json.dumps(SOLVED[lesson]))
+        rng = random.Random(seed)
+        index = faults.pick(made, rng)
+        made["cells"][index]["cell_type"] = ("raw", "markdown")[seed % 2]
+        faults.split(made, index, rng)
+        expect_the_same(lesson, json.dumps(made).encode())
 
 
 @pytest.mark.parametrize("lesson", LESSONS)

@@ -116,6 +116,26 @@ def test_late_penalties_are_nbgrader_s(writer, record_of, monkeypatch):
     assert submission(writer, "eve").timestamp is None
 
 
+def test_feedback_has_what_the_exchange_returns_it_by(
+    writer, record_of, tmp_path
+):
+    writer.write(record_of("ann"), "2026-01-05 12:00:00 UTC", "abc")
+    writer.write(record_of("bob"))
+    folder = tmp_path / "feedback"
+    told = {
+        student: [
+            (folder / student / LESSON / name).read_text()
+            for name in ("timestamp.txt", "submission_secret.txt")
+        ]
+        for student in ("ann", "bob")
+    }
+    assert told["ann"] == ["2026-01-05 12:00:00 UTC", "abc"]
+    assert told["bob"][0] == "" and len(told["bob"][1]) == 32
+    writer.write(record_of("bob"))
+    path = folder / "bob" / LESSON / "submission_secret.txt"
+    assert path.read_text() == told["bob"][1]
+
+
 def test_a_changed_lesson_is_noticed_and_followed(
     writer, record_of, tmp_path, monkeypatch
 ):

@@ -7,6 +7,8 @@ import tarfile
 import zipfile
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from autograder.grading import intake
 from autograder.grading.intake import arrivals, whose
@@ -41,6 +43,38 @@ LESSON = "ch1_self_attention"
 )
 def test_whose(path, student):
     assert whose(tuple(path.split("/")), [LESSON]) == student
+
+
+NAMES = st.text(st.sampled_from("abdegilmnorstuvyäéşß"), min_size=3)
+PATHS = [
+    "{who}/{lesson}.ipynb",
+    "{who}/{lesson}/{lesson}.ipynb",
+    "{who}/Copy of {lesson}.ipynb",
+    "{who}/{lesson}-Copy1.ipynb",
+    "{who}/{LESSON} (2).ipynb",
+    "submitted/{who}/{lesson}/Untitled.ipynb",
+    "{lesson}_{who}.ipynb",
+    "{who} - Kopie von {lesson} (1).ipynb",
+    "{who}.ipynb",
+    "{lesson}/{who}/x.ipynb",
+]
+
+
+@settings(max_examples=60, deadline=None)
+@given(NAMES, st.sampled_from(PATHS), st.sampled_from(PATHS))
+def test_a_renamed_file_stays_its_student_s(name, one, other):
+    students = {
+        whose(
+            tuple(
+                path.format(
+                    who=f"Q{name}", lesson=LESSON, LESSON=LESSON.upper()
+                ).split("/")
+            ),
+            [LESSON],
+        )
+        for path in (one, other)
+    }
+    assert len(students) == 1
 
 
 @pytest.mark.parametrize(
@@ -85,6 +119,27 @@ def test_a_tree_of_nbgrader(tmp_path, data):
     assert set(found(tmp_path)) == {("alice", LESSON), ("bob", LESSON)}
 
 
+def test_when_it_was_handed_in_is_nbgrader_s_to_say(tmp_path, data):
+    tree = tmp_path / "tree" / "alice" / LESSON
+    tree.mkdir(parents=True)
+    (tree / f"{LESSON}.ipynb").write_bytes(data)
+    (tree / "timestamp.txt").write_text("2026-01-01\n")
+    (tree / "submission_secret.txt").write_text("abc")
+    own = tmp_path / "tree" / "bob.zip"
+    with zipfile.ZipFile(own, "w") as archive:
+        archive.writestr("x.ipynb", data)
+        archive.writestr("timestamp.txt", "1999-01-01")
+    alice, bob = arrivals(tmp_path / "tree")
+    assert (alice.handed_in, alice.secret) == ("2026-01-01", "abc")
+    assert (bob.student, bob.handed_in, bob.secret) == ("bob", "", "")
+    whole = tmp_path / "whole.zip"
+    with zipfile.ZipFile(whole, "w") as archive:
+        for path in tree.iterdir():
+            archive.write(path, f"alice/{LESSON}/{path.name}")
+    (again,) = arrivals(whole)
+    assert again.handed_in == "2026-01-01"
+
+
 def test_a_zip_in_a_zip(tmp_path, data):
     inner = io.BytesIO()
     with zipfile.ZipFile(inner, "w") as archive:
@@ -101,6 +156,24 @@ def test_a_zip_in_a_zip(tmp_path, data):
         ("Ann_Lee_12", LESSON),
         ("Bo_Ek_13", LESSON),
         ("evil_14", LESSON),
+    }
+
+
+def test_one_zip_a_student(tmp_path, data):
+    for student, name in (
+        ("alice", f"{LESSON}.ipynb"),
+        ("bob", f"work/{LESSON} (1).ipynb"),
+        ("cleo", "Untitled.ipynb"),
+    ):
+        with zipfile.ZipFile(tmp_path / f"{student}.zip", "w") as archive:
+            archive.writestr(name, data)
+            archive.writestr("notes.txt", "hello")
+    with zipfile.ZipFile(tmp_path / "all.zip", "w") as archive:
+        archive.writestr("dora/x.ipynb", data)
+        archive.writestr("emil/x.ipynb", data)
+    assert set(found(tmp_path)) == {
+        (student, LESSON)
+        for student in ("alice", "bob", "cleo", "dora", "emil")
     }
 
 

@@ -1,5 +1,6 @@
 """Cells and probes in a real session, judged from outside."""
 
+import dataclasses
 import json
 import threading
 
@@ -47,7 +48,7 @@ DEATHS = {
     "softmax": ("while True: pass", "loop"),
     "score_std": ("import os; os._exit(0)", "ended Python"),
     "softmax_jacobian": ("import ctypes; ctypes.string_at(0)", "SIGSEGV"),
-    "causal_mask": ("import os; os.kill(os.getpid(), 9)", "loop"),
+    "causal_mask": ("import os; os.abort()", "SIGABRT"),
     "scaled_dot_product_attention": ("import sys; sys.exit()", "SystemExit"),
     "masked_softmax": ("return input()", "input()"),
     "additive_attention": ("return [0] * 10**10", "MemoryError"),
@@ -110,6 +111,88 @@ def test_cells_that_fail_cost_nothing_else(graded, notebook_of, right):
         "MemoryError",
         "late",
     ], outputs
+
+
+def test_what_is_missing_here_costs_nothing_else(graded, notebook_of, right):
+    made = notebook_of(
+        {name: right[name] for name in FAST},
+        score_std="def score_std(:\n    pass",
+        masked_softmax="import flash_attn\n\n\ndef masked_softmax(): pass",
+        padding_mask="def padding_mask(lengths, T):\n"
+        "    return np.load('data.npz')",
+    )
+    made["cells"].insert(
+        3,
+        {
+            "cell_type": "code",
+            "metadata": {},
+            "source": "%matplotlib qt\nimport matplotlib.pyplot as plt\n"
+            "plt.plot([1, 2])\nplt.show()",
+        },
+    )
+    points, reports, outputs, _ = graded(made)
+    assert all(reports[name].passed for name in FAST)
+    told = {
+        name: next(
+            each.detail
+            for each in reports[name].findings
+            if each.passed is False
+        )
+        for name in ("score_std", "masked_softmax", "padding_mask")
+    }
+    assert "not defined" in told["score_std"]
+    assert "not defined" in told["masked_softmax"]
+    assert "FileNotFoundError" in told["padding_mask"]
+    assert any(
+        output["error"] and output["error"]["module"] == "flash_attn"
+        for output in outputs.values()
+    )
+
+
+def test_long_training_uses_up_the_notebook_s_time(
+    graded, notebook_of, right, warm, monkeypatch
+):
+    monkeypatch.setattr(
+        warm, "limits", dataclasses.replace(warm.limits, notebook=4, cell=1.5)
+    )
+    made = notebook_of({name: right[name] for name in FAST})
+    place = next(
+        index
+        for index, cell in enumerate(made["cells"])
+        if cell["metadata"].get("nbgrader", {}).get("grade_id")
+        == "check-softmax"
+    )
+    made["cells"][place + 1 : place + 1] = [
+        {"cell_type": "code", "metadata": {}, "source": "while True: pass"}
+    ] * 4
+    _, reports, _, _ = graded(made)
+    assert reports["softmax"].passed
+    first = next(
+        each
+        for each in reports["luong_score"].findings
+        if each.passed is False
+    )
+    assert "used up its time" in first.detail
+
+
+def test_an_answer_that_changes_what_others_use(graded, notebook_of, right):
+    rude = right["softmax"].replace(
+        "    wide =",
+        "    torch.arange = torch.ones = None\n    wide =",
+    )
+    assert rude != right["softmax"]
+    made = notebook_of({name: right[name] for name in FAST}, softmax=rude)
+    _, reports, _, _ = graded(made)
+    assert all(reports[name].passed for name in FAST)
+
+
+def test_a_slow_answer_has_its_time(graded, notebook_of, right):
+    slow = right["softmax"].replace(
+        "    wide =", "    import time; time.sleep(0.15)\n    wide ="
+    )
+    assert slow != right["softmax"]
+    _, reports, _, _ = graded(notebook_of(softmax=slow))
+    assert reports["softmax"].passed
 
 
 def test_a_notebook_of_colab(graded, notebook_of, right):
