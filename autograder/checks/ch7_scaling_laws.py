@@ -124,6 +124,7 @@ def flops_inputs(rng):
         "one token, one layer": model(1, 3, 2, 1, 1),
         "the example": model(3, 7, 4, 2, 1),
         "primes": model(5, 13, 14, 7, 3, C=11),
+        "longer than its context": model(17, 11, 10, 5, 2, C=7),
         "drawn": model(T, V, 12, 3, L, C=64),
         "one head": model(T, V, 12, 1, L, C=64),
         "equal sizes": model(6, 6, 6, 6, 6, C=6),
@@ -854,7 +855,8 @@ def fit_inputs(rng):
 
     # Three of the largest models, which no symmetric average can mend.
     largest = [(5, int(i)) for i in rng.permutation(6)[:3]]
-    # With these, squares of L and squares of ln L lead far apart.
+    # With these, squares of L and squares of ln L lead far apart, while
+    # relative errors of 15 to 20 % are still as good as those of ln L.
     shortest = [(0, 0), (0, 1), (0, 2)]
     first, second, third = truth(False), truth(True), truth(False)
     return {
@@ -864,7 +866,7 @@ def fit_inputs(rng):
             third, runs(third, 1e-3, largest), strided=True
         ),
         "a large delta": fit(
-            None, runs(second, 1e-3, shortest, (1.25, 1.3)), delta=10.0
+            None, runs(second, 1e-3, shortest, (1.15, 1.2)), delta=10.0
         ),
     }
 
@@ -955,7 +957,7 @@ fit_chinchilla = Exercise(
                 "constants. If E, α and β are far from them, the search ended "
                 "in a wrong valley (try many starts), or too soon: the sum is "
                 "of the size of δ, which an optimiser may take for 0, so "
-                "minimise the sum divided by δ, or lower the tolerances."
+                "minimise 10,000 times the sum, or lower the tolerances."
             ),
         ),
         near(

@@ -294,6 +294,16 @@ def flops_full_context(cfg, T):
     return _flops(cfg, cfg.context_length)
 
 
+# Shown by: a sequence that is longer than the context.
+@_counts(
+    "common: the sequence cut to the context",
+    "You cut T to cfg.context_length. Count the sequence that is given, T "
+    "tokens, also where it is longer than the model's context.",
+)
+def flops_cut_to_context(cfg, T):
+    return _flops(cfg, min(T, cfg.context_length))
+
+
 @_counts(
     "common: the configuration's length in one place",
     "attention is computed with cfg.context_length: the scores are (T, T) "
@@ -1253,8 +1263,9 @@ def optimal_limited(C, p):
 # Shown by: arrays.
 @_optima(
     "common: a minimiser for one budget",
-    "For an array of budgets it fails: your search takes one number. Use the "
-    "closed form, or loop over the array.",
+    "For an array of budgets it fails: your search, or a function such as "
+    "float, int or math.exp, takes one number. Use the closed form with "
+    "numpy, or loop over the array.",
 )
 def optimal_one_number(C, p):
     return _best(float(C), p)
@@ -1857,6 +1868,23 @@ def isoflop_lowest_three(runs):
 
 
 @_fits(
+    "common: the lowest run and its neighbours",
+    "You lay the parabola through the lowest run and its two neighbours. Fit "
+    "it to all runs of the budget by least squares, so that one run's noise "
+    "matters less.",
+)
+def isoflop_neighbours(runs):
+    budgets, best = _budgets(runs), []
+    for N, L in budgets.values():
+        sizes = np.unique(N)
+        losses = np.array([L[N == size].min() for size in sizes])
+        at = int(losses.argmin().clip(1, len(sizes) - 2))
+        near = slice(at - 1, at + 2)
+        best.append(np.exp(_vertex(np.log(sizes[near]), losses[near])))
+    return _valleys(budgets, best)
+
+
+@_fits(
     "common: a higher degree",
     "You fit a polynomial of degree 3. The contract asks for a parabola, "
     "which has one vertex.",
@@ -2056,8 +2084,9 @@ def isoflop_one_run_a_size(runs):
 # Shown by: two runs of the same size and budget.
 @_fits(
     "common: runs of one size averaged first",
-    "Runs with the same C and N are averaged to one point, which then counts "
-    "as much as a single run. Every run counts by itself.",
+    "Runs with the same C and N become one point (their mean, or one of "
+    "them), which then counts as much as a single run. Every run counts by "
+    "itself.",
 )
 def isoflop_averages_sizes(runs):
     places = {}
@@ -2448,6 +2477,33 @@ def fit_lbfgs(N, D, L, delta=1e-3):
     return _constants(best.numpy())
 
 
+@right("fit_chinchilla", evidence="one start, default tolerances, as told")
+def fit_default_tolerances(N, D, L, delta=1e-3):
+    from scipy.optimize import minimize
+
+    look = _law(N, D, L)
+
+    def total(point):
+        r, J = look(point)
+        size = np.minimum(abs(r), delta)
+        slopes = np.clip(r, -delta, delta) @ J
+        return 1e4 * (size * (abs(r) - size / 2)).sum(), 1e4 * slopes
+
+    start = [5.0, 5.0, 0.5, 0.4, 0.4]
+    return _constants(minimize(total, start, jac=True, method="L-BFGS-B").x)
+
+
+@right("fit_chinchilla", evidence="relative errors: nearly those of ln L")
+def fit_relative(N, D, L, delta=1e-3):
+    law = _law(N, D, L)
+
+    def look(point):
+        r, J = law(point)
+        return np.expm1(r), np.exp(r)[:, None] * J
+
+    return _constants(_descended(look, _point(N, D, L, delta), delta)[0])
+
+
 @right("fit_chinchilla", evidence="starts drawn anew in each call")
 def fit_random_starts(N, D, L, delta=1e-3):
     look = _law(N, D, L)
@@ -2481,8 +2537,9 @@ def fit_squares(N, D, L, delta=1e-3):
 # Shown by: data with broken runs.
 @_searches(
     "M366 common [V]",
-    "You minimise the squares of L itself: large losses count most, and "
-    "broken runs decide. Take residuals of ln L, and the Huber loss.",
+    "Broken runs decide, as they do where the squares of L itself are "
+    "minimised. The sum of the contract holds Huber losses of the residuals "
+    "of ln L, and all five constants move until it is smallest.",
 )
 def fit_squares_of_loss(N, D, L, delta=1e-3):
     law = _law(N, D, L)
@@ -2493,6 +2550,46 @@ def fit_squares_of_loss(N, D, L, delta=1e-3):
         return predicted - L, predicted[:, None] * J
 
     return _constants(_descended(look, _point(N, D, L, math.inf), math.inf)[0])
+
+
+# Shown by: a large delta.
+@_searches(
+    "M366's kind: Huber's loss of L itself",
+    "Your residuals are those of L, so that a large loss counts more than a "
+    "small one that is off by as many percent. Take residuals of ln L.",
+)
+def fit_huber_of_loss(N, D, L, delta=1e-3):
+    law = _law(N, D, L)
+
+    def look(point):
+        r, J = law(point)
+        predicted = L * np.exp(r)
+        return predicted - L, predicted[:, None] * J
+
+    return _constants(_descended(look, _point(N, D, L, delta), delta)[0])
+
+
+# Shown by: data with broken runs.
+@_searches(
+    "common: a grid of exponents with least squares inside",
+    "You choose the exponents by the sum of Huber losses, but A, B and E for "
+    "each pair of them by least squares, where broken runs decide. All five "
+    "have to make the one sum smallest: go on from there.",
+)
+def fit_inner_squares(N, D, L, delta=1e-3):
+    look = _law(N, D, L)
+
+    def total(point):
+        r, _ = look(point)
+        size = np.minimum(abs(r), delta)
+        return (size * (abs(r) - size / 2)).sum()
+
+    alpha, beta, steps = 0.4, 0.4, np.linspace(-0.2, 0.2, 9)
+    for _ in range(6):
+        grid = itertools.product(alpha + steps, beta + steps)
+        best = min((_start(N, D, L, *pair) for pair in grid), key=total)
+        alpha, beta, steps = best[3], best[4], steps / 3
+    return _constants(best)
 
 
 # Shown by: a large delta.
