@@ -93,7 +93,8 @@ class GPTConfig:
 # - Dropout with probability `cfg.dropout`, in train mode only: on the sum of
 #   the embeddings, the attention weights, the attention's output and the
 #   MLP's output.
-#   (With `dropout=1` all of these are zeros, which is how it is checked.)
+#   (Most of it is checked with `dropout=1`, which makes all of these zeros;
+#   the attention weights by how often they are 0 with `dropout=0.5`.)
 # - Initial weights as in task 5.3, drawn by the constructor: all matrices and
 #   embeddings N(0, 0.02²), but `out_proj` and `fc2` with the standard
 #   deviation 0.02/√(2L); biases 0, gains 1.
@@ -341,8 +342,8 @@ def lm_loss(logits: Tensor, ids: Tensor, ignore_index: int = -100) -> Tensor:
 #     - of these, the ones whose names end in `out_proj.weight` or
 #       `fc2.weight`: std/√(2 · n_layers) in the place of std, by the argument
 #       `n_layers` (the model may have another number of blocks);
-#     - one-dimensional tensors: 0 if the name ends in `bias`; 1 for the
-#       others, which are gains of norms.
+#     - one-dimensional tensors: 0 if the name ends in `bias`; 1 for all
+#       others: they are gains of norms, whatever their names.
 # - The parameters stay the same objects: a head that is tied to the embedding
 #   stays tied, an untied one untied.
 # - torch's global random state drives the draws; do not seed it.
@@ -925,6 +926,7 @@ def gpt_groups(model: nn.Module, wd: float) -> list:
 #   (A batch may be larger than the data.)
 # - A batch is split, in order, into `accum_steps` parts of at most
 #   ⌈batch_size / accum_steps⌉ rows, which need not be equal.
+#   (`accum_steps` is never above `batch_size`, so no part is empty.)
 #   The gradient is that of the mean over the **whole batch**: a part's mean
 #   loss weighs as much as its share of the rows.
 # - The model is called as `model(part, part)` and returns (logits, loss); the

@@ -282,8 +282,11 @@ def hbm_accesses(N: int, d: int, M: int) -> dict:
 #   that number, from 0.
 #   It stores them and returns `(keys, values)`, **everything** that this layer
 #   holds now, (B, n_kv_heads, T, d_head) each, oldest first.
-# - What comes back has the dtype and the device of the `k` that was given.
-#   (The constructor knows neither: decide at the first update.)
+# - What is kept, and what comes back, has the dtype and the device of the `k`
+#   that was given; they are the same for all layers.
+#   (The constructor knows neither: decide at the first update.
+#   It is also tried with tensors on the device `meta`, which have a shape
+#   and no numbers; so what is stored stays in torch, on that device.)
 # - `max_len` tokens fit into each layer.
 #   One more is a `ValueError`, and then nothing has changed.
 # - `length` is an attribute or a property, not a method: the number of tokens
@@ -1164,8 +1167,12 @@ def merge_states(a: tuple, b: tuple) -> tuple[np.ndarray, np.ndarray]:
 #   (It is tried with two heads of 61 queries and 67 keys, with tiles of
 #   64 × 6 and 8 × 64, and the first limit also with 12 queries, 13 keys and
 #   tiles of 3 × 4.
-#   A boolean mask (Tq, Tk) is allowed.)
-#   So a loop over heads, or over tiles of queries alone, is no answer.
+#   A boolean mask (Tq, Tk) is allowed; a matrix of positions counts.)
+#   Nor may an exponential be taken of more scores at once than a tile of
+#   each head has.
+#   (That is tried with 2 queries, 60 keys and tiles of 2 × 5.)
+#   So a loop over heads, over queries, or over tiles of queries alone, is no
+#   answer.
 # - Gradients are not asked for.
 #
 # **Example**

@@ -26,7 +26,7 @@ from autograder.observations import (
     raised,
     value_difference,
 )
-from autograder.probing import case
+from autograder.probing import call_torch, case
 
 SINGLE = "6e-8 an operation, over sums of some tens of terms"
 HALF = "float16 has 11 bits: one unit in the last place below 4 is 2e-3"
@@ -116,6 +116,23 @@ def gpt_inputs(rng):
     targets[1, 1] = -100
     y = ids(5, 2, 3)
     silenced = built(5, 4, 4, 2, 1, dropout=1.0)
+    # Only attention, by its values' bias, puts anything into the stream.
+    quiet = {
+        name: np.zeros(shape) for name, shape in gpt_shapes(5, 2, 8, 1).items()
+    }
+    quiet["tok_embed.weight"] = 1e-9 * rng.randn(5, 8)
+    quiet["blocks.0.attn.qkv_proj.bias"] = np.arange(24) - 15.0
+    quiet["blocks.0.attn.out_proj.weight"] = np.eye(8)
+    for name in ("blocks.0.ln1.weight", "blocks.0.ln2.weight", "ln_f.weight"):
+        quiet[name] = np.ones(8)
+    half = {
+        "vocab_size": 5,
+        "context_length": 2,
+        "d_model": 8,
+        "n_heads": 1,
+        "n_layers": 1,
+        "dropout": 0.5,
+    }
     return {
         "one token": built(3, 2, 2, 1, 1)(ids(3, 1, 1)),
         "several heads": plain_(x),
@@ -149,7 +166,17 @@ def gpt_inputs(rng):
             ids(101, 1, 3),
         ),
         "GPT-2 small": module_case(((), {}), None, meta=True),
+        "a thousand texts of one token": module_case(
+            ((), half), quiet, np.zeros((1000, 1), dtype=int), mode="train"
+        ),
     }
+
+
+def silent_texts(module, one):
+    """Of 8 texts, how many are without what attention would bring."""
+    with torch.no_grad():
+        logits = module(torch.from_numpy(one["args"][0]))[0]
+    return round(8 * (logits.abs().amax(-1) < 1e-12).double().mean().item())
 
 
 def kept_config(module, one):
@@ -164,7 +191,11 @@ def probe_gpt(answer, inputs):
     def built(**how):
         return answer(GPTConfig(**how))
 
-    seen = call_modules(built, inputs, {"as built": kept_config})
+    scripts = {
+        "as built": kept_config,
+        "a thousand texts of one token": silent_texts,
+    }
+    seen = call_modules(built, inputs, scripts)
     for one in seen.values():
         stats = one.get("built", {}).get("stats", {})
         for name in stats:
@@ -192,6 +223,21 @@ def _tied(seen, want, inputs):
                 else f"these are one parameter: {', '.join(ties[0])}",
                 name,
             )
+    return None
+
+
+def _drops_weights(seen, want, inputs):
+    name = "a thousand texts of one token"
+    got, due = seen[name]["out"], want[name]["out"]
+    if isinstance(got, Raised):
+        return Failure(trouble(got), name)
+    if got != due:
+        return Failure(
+            f"at the first position the attention is silent in {got}/8 of "
+            f"the texts; expected are {due}/8, as often as its one weight is "
+            "dropped",
+            name,
+        )
     return None
 
 
@@ -330,13 +376,26 @@ GPT = Exercise(
         values(
             "dropout",
             "all dropped",
-            points=0.5,
+            points=0.25,
             because="no tolerance is needed: with p = 1 nothing is random",
             says=(
                 "With dropout=1 and in train mode, the embeddings and every "
                 "branch are dropped, so ln_f sees zeros: dropout acts on the "
                 "sum of the embeddings, the attention's output and the "
                 "MLP's output (and on the attention weights)."
+            ),
+        ),
+        law(
+            "dropout of attention weights",
+            _drops_weights,
+            points=0.25,
+            because=(
+                "1,000 texts, in eighths: a share is off by 1/16 with a "
+                "probability below 1e-4"
+            ),
+            says=(
+                "In train mode the attention weights are dropped, too: with "
+                "dropout=0.5 every other one."
             ),
         ),
         law(
@@ -525,6 +584,7 @@ class Toy(nn.Module):
             self.conv = nn.Conv1d(D, D, 3)
             self.memory = nn.Parameter(torch.randn(2, D, D))
             self.rms = nn.RMSNorm(D)
+            self.gain = nn.Parameter(torch.randn(D))
         if tied:
             self.tok_embed.weight = self.lm_head.weight
         self.reports = []
@@ -597,7 +657,8 @@ def init_inputs(rng):
             "cfg": tiny(101, 40, 32, L, **how),
             "toy": dict(toy),
             "args": [n_layers, *args],
-            "seed": int(rng.randint(1000)),
+            # Above the numbers with which people seed.
+            "seed": int(rng.randint(10**6, 2 * 10**6)),
         }
 
     return {
@@ -628,7 +689,7 @@ def _started(answer, one):
     model = Toy(GPTConfig(**one["cfg"]), **one["toy"])
     with torch.no_grad():
         for value in model.parameters():
-            value.normal_(0.3, 1)
+            value.normal_(2, 1)
     before = {id(value) for value in model.parameters()}
     try:
         answer(model, *one["args"])
@@ -655,6 +716,7 @@ def _started(answer, one):
         == before,
         "alike": _alike(model),
         "trained": all(value.requires_grad for value in model.parameters()),
+        "seeded": torch.initial_seed() != one["seed"],
     }
     if not one["toy"].get("tied", True):
         # The expected loss over targets drawn at random.
@@ -748,6 +810,8 @@ def _init_normal(seen, want, inputs):
             return Failure(
                 f"{' and '.join(got['alike'][0])} have the very same values"
             )
+        if got["seeded"]:
+            return Failure("torch's generator was seeded by the call")
     return None
 
 
@@ -777,6 +841,7 @@ def init_features(seen):
             float(out["same parameters"]),
             float(out["trained"]),
             float(len(out["alike"])),
+            float(out["seeded"]),
         ]
     return numbers
 
@@ -837,7 +902,8 @@ init_weights = Exercise(
             points=0.5,
             says=(
                 "Fill the model's own parameters, in place: a head that was "
-                "tied to the embedding stays tied, and all are still trained."
+                "tied to the embedding stays tied, another one untied, and "
+                "all are still trained."
             ),
         ),
         law(
@@ -912,6 +978,7 @@ def _joined(answer, one):
         model.tok_embed.weight.copy_(torch.from_numpy(one["tok"]))
         model.lm_head.weight.copy_(torch.from_numpy(one["head"]))
     matrix, names = model.tok_embed.weight, sorted(model.state_dict())
+    modules = model.tok_embed, model.lm_head
     error = tried(answer, model)
     if isinstance(error, Raised):
         return {"out": error}
@@ -931,6 +998,12 @@ def _joined(answer, one):
                 )
             ),
             "names": tried(lambda: sorted(model.state_dict()) == names),
+            "modules": tried(
+                lambda: (
+                    model.tok_embed is modules[0]
+                    and model.lm_head is modules[1]
+                )
+            ),
             "copied": tried(lambda: _is_tied(copy.deepcopy(model))),
             "converted": tried(
                 lambda: _is_tied(copy.deepcopy(model).to(torch.float32))
@@ -1054,16 +1127,19 @@ tie_weights = Exercise(
                 "the embedding's own",
                 "trained",
                 "names",
+                "modules",
                 text=(
                     "tok_embed.weight is another Parameter than before, is "
-                    "not trained any more, or names in state_dict changed"
+                    "not trained any more, or a module or a name in "
+                    "state_dict has changed"
                 ),
             ),
             points=0.5,
             says=(
                 "Whoever holds the embedding's Parameter, an optimiser for "
                 "instance, should still hold the one in use; it stays "
-                "trainable, and both names stay in state_dict."
+                "trainable, and both modules and both names in state_dict "
+                "stay."
             ),
         ),
         law(
@@ -1116,6 +1192,8 @@ def filter_inputs(rng):
     shut = np.array([[1.0, -np.inf, 0.5, 2.0, -np.inf]])
     apart = np.array([[5.0, 1.0, 0.0, 2.0, 3.0], [0.1, 0.5, 0.3, 0.0, 0.2]])
     wide = np.array([[1e4, -1e4, 9999.0, 9998.5, 0.0]])
+    # Fixed, since a first token that is the largest hides some mistakes.
+    late = np.array([[1.0, 0.2, 3.0, 0.5, -1.0], [0.1, 1.2, 0.7, 0.0, 2.5]])
     return {
         "nothing to do": case(rows(1, 3).round(2)),
         "temperature 2": case(x, 2.0),
@@ -1152,7 +1230,7 @@ def filter_inputs(rng):
             np.array([[1.0, 3.0, 3.0, 0.0]]), temperature=0
         ),
         "temperature 0 and the rest": case(
-            x, 0.0, top_k=2, top_p=0.5, min_p=0.5
+            late, 0.0, top_k=2, top_p=0.5, min_p=0.5
         ),
         "hidden before, top_k": case(shut, top_k=2),
         "hidden before, top_p": case(shut, top_p=0.8),
@@ -1164,7 +1242,26 @@ def filter_inputs(rng):
         "a view": case(x, top_k=3, top_p=0.9, strided=True),
         "float32": case(x.astype("float32"), 0.7, 5, 0.9),
         "float16": case(x.astype("float16"), 0.7, 5, 0.9),
+        "top_p, then min_p": case(four, top_p=0.82, min_p=0.2),
     }
+
+
+def probe_filter(answer, inputs):
+    """Calls, with each row's largest logit moved to 0, as constants may."""
+    seen = call_torch(answer, inputs)
+    for one in seen.values():
+        for part in ("out", "again"):
+            if isinstance(one.get(part), Array):
+                one[part] = _from_the_top(one[part])
+    return seen
+
+
+def _from_the_top(out):
+    if not out.data.shape or not out.data.size:
+        return out
+    top = out.data.max(axis=-1, keepdims=True)
+    data = out.data - np.where(np.isfinite(top), top, 0).astype(top.dtype)
+    return dataclasses.replace(out, data=data)
 
 
 def chances(out):
@@ -1310,6 +1407,7 @@ filter_logits = Exercise(
                 "top_k, then top_p",
                 "temperature, then top_p",
                 "temperature, then min_p",
+                "top_p, then min_p",
                 "all four",
             ),
             points=0.5,
@@ -1366,6 +1464,7 @@ filter_logits = Exercise(
             says="The result has the logits' dtype.",
         ),
     ),
+    probe=probe_filter,
 )
 
 
@@ -1506,10 +1605,14 @@ def _spoken(answer, one, name):
                 plain_one, _ = run(None)
                 plain_two, _ = run(None)
                 seen["generator"] = {
-                    "global state untouched": untouched,
-                    "same again": torch.equal(out, again),
-                    "another seed differs": not torch.equal(out, other),
-                    "without one it differs": not torch.equal(
+                    "torch's global random state stays as it was": untouched,
+                    "the same state gives the same text": torch.equal(
+                        out, again
+                    ),
+                    "another seed gives another text": not torch.equal(
+                        out, other
+                    ),
+                    "without one each text is another": not torch.equal(
                         plain_one, plain_two
                     ),
                 }
@@ -2193,7 +2296,13 @@ def train_inputs(rng):
         "in unequal parts": one(2, 5, accum_steps=2),
         "in parts of one row": one(2, 3, accum_steps=3),
         "learning rates": one(
-            6, 2, max_lr=0.03, min_lr=0.01, warmup=2, weight_decay=0.3
+            6,
+            2,
+            accum_steps=2,
+            max_lr=0.03,
+            min_lr=0.01,
+            warmup=2,
+            weight_decay=0.3,
         ),
         "clipped": one(2, 3, max_norm=0.05),
         "clipped in parts": one(2, 5, accum_steps=2, max_norm=0.05),
@@ -2266,7 +2375,7 @@ def _trained(answer, one):
         "modes": _distinct(part["train"] for part in reports),
         "amp": _distinct(part["amp"] for part in reports),
         "compiled": _distinct(part["compiled"] for part in reports),
-        "backends": _distinct(compiler.backends),
+        "backends": compiler.backends,
         "events": cfg.scaler.events if cfg.scaler else [],
         "mode after": model.training,
         "unchanged": torch.equal(data, torch.from_numpy(one["data"])),
@@ -2464,6 +2573,7 @@ train = Exercise(
                 *PARTS,
             ),
             points=0.75,
+            because="other rows have other losses and gradients, too",
             says=(
                 "Update s takes the next batch_size rows, and after the last "
                 "row comes the first again. Rows are ids and targets at "
@@ -2487,7 +2597,8 @@ train = Exercise(
             gate=True,
             says=(
                 "Every update starts with empty gradients and sees those of "
-                "its own batch."
+                "its own batch. Those of a later one also depend on the "
+                "rates before it."
             ),
         ),
         law(
@@ -2501,9 +2612,16 @@ train = Exercise(
             ),
         ),
         law(
+            "losses with a scaler",
+            _each(_losses(1e-10, 1), "scaled", "scaled and clipped"),
+            because="a scale of 65,536 is easily seen, if one looks",
+            says="The losses that come back are those before scaling.",
+        ),
+        law(
             "accumulation",
             _each(_grads(1e-9), *PARTS),
             points=1,
+            because="clipping sees the sum of the parts, too",
             says=(
                 "The parts add up to the gradient of the whole batch's mean: "
                 "each part's mean loss counts by its share of the rows."
@@ -2562,6 +2680,7 @@ train = Exercise(
                 "learning rates",
             ),
             points=0.25,
+            because="what AdamW moves shows it, too",
             says=(
                 "make_optimizer gets two groups: matrices and embeddings "
                 "with cfg.weight_decay, the rest with 0.0."
@@ -2971,6 +3090,7 @@ def load_inputs(rng):
         drop=None,
         extra=None,
         order=False,
+        dtype="float64",
     ):
         state = {
             name: rng.randn(*gpt2_shape(name, V, C, D)).round(3)
@@ -2984,6 +3104,7 @@ def load_inputs(rng):
             del state[prefix + drop]
         if extra:
             state[prefix + extra] = rng.randn(D)
+        state = {name: value.astype(dtype) for name, value in state.items()}
         names = list(state)
         if order:
             names = [names[i] for i in rng.permutation(len(names))]
@@ -3011,6 +3132,8 @@ def load_inputs(rng):
         "h.0.attn.q_norm.bias is unknown": one(
             1, extra="h.0.attn.q_norm.bias"
         ),
+        "eleven layers": one(11, masks=True),
+        "float32 values": one(1, dtype="float32"),
     }
 
 
@@ -3042,8 +3165,9 @@ def _transplanted(answer, one):
             if name in state
         ),
         "tied": model.lm_head.weight is model.tok_embed.weight,
-        "own": {id(value) for value in model.parameters()} == own
-        and all(value.requires_grad for value in model.parameters()),
+        "own": {id(value) for value in model.parameters()} == own,
+        "trained": all(value.requires_grad for value in model.parameters()),
+        "dtypes": _distinct(str(value.dtype) for value in loaded.values()),
     }
     with torch.no_grad():
         for value in model.parameters():
@@ -3124,6 +3248,15 @@ def _load_tied(seen, want, inputs):
                 "the model has other parameters than before, or its head is "
                 f"no longer the embedding ({name})"
             )
+        if not got["trained"]:
+            return Failure(
+                f"some parameters are not trained any more ({name})"
+            )
+        if got["dtypes"] != ["torch.float64"]:
+            return Failure(
+                f"the parameters are {', '.join(got['dtypes'])} after the "
+                f"call and were torch.float64 before ({name})"
+            )
     return None
 
 
@@ -3163,6 +3296,7 @@ load_gpt2 = Exercise(
             _weights(
                 "GPT2Model, no prefix",
                 "mask buffers",
+                "eleven layers",
                 "another order",
                 "no head",
                 "no prefix, with a head",
@@ -3208,8 +3342,8 @@ load_gpt2 = Exercise(
             _load_tied,
             points=0.25,
             says=(
-                "Fill the parameters that are there: the head stays tied "
-                "and an optimiser keeps hold of them."
+                "Fill the parameters that are there: the head stays tied, "
+                "an optimiser keeps hold of them, and they keep their dtype."
             ),
         ),
     ),

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import math
 import weakref
 
 import numpy as np
@@ -1361,7 +1362,7 @@ def rolling_inputs(rng):
                 reset,
                 length,
                 stored(0, 0),
-                update(1, 1, 2, 1, 1),
+                update(1, 1, 2, 1, 1, dtype="float32"),
                 update(0, 1, 2, 2, 1, dtype="float32"),
                 length,
             ],
@@ -1712,6 +1713,16 @@ def paged_inputs(rng):
                 gather("b"),
             ],
         ),
+        "a name that was refused": played(
+            (2, 2),
+            [
+                *several("a", 3),
+                append("b"),
+                gather("b"),
+                do("fork", "a", "b"),
+                gather("b"),
+            ],
+        ),
         "full when a copy is due": played(
             (2, 2),
             [
@@ -1883,7 +1894,9 @@ PagedKVCache = Exercise(
         ),
         law(
             "full",
-            _pages("full", "full when a copy is due"),
+            _pages(
+                "full", "a name that was refused", "full when a copy is due"
+            ),
             points=0.5,
             says=(
                 "Where a block is needed and none is free, append is a "
@@ -2119,6 +2132,7 @@ def merge_inputs(rng):
         "second empty": pair(some, empty),
         "first empty": pair(empty, some),
         "rows that are empty": pair(mixed, some),
+        "rows that are empty in both": pair(mixed, 2 * mixed),
         "both empty": pair(empty, empty),
         "float32": pair(
             rng.randn(2, 3).astype("float32"),
@@ -2212,6 +2226,7 @@ merge_states = Exercise(
                 "second empty",
                 "first empty",
                 "rows that are empty",
+                "rows that are empty in both",
                 "both empty",
             ),
             points=0.5,
@@ -2250,11 +2265,24 @@ merge_states = Exercise(
 
 # Memory, for 6.8 and 6.9
 
+EXPONENTIALS = {
+    "exp",
+    "exp_",
+    "exp2",
+    "exp2_",
+    "expm1",
+    "logsumexp",
+    "_softmax",
+    "_safe_softmax",
+    "_log_softmax",
+}
+
 
 class Memory(TorchDispatchMode):
     """Watches what torch makes: the biggest tensor, and all that is alive.
 
     known: tensors that were there before
+    powers: the most numbers of which an exponential was taken at once
     """
 
     supports_higher_order_operators = True
@@ -2262,7 +2290,7 @@ class Memory(TorchDispatchMode):
     def __init__(self, known):
         super().__init__()
         self.alive = {each.untyped_storage()._cdata: None for each in known}
-        self.biggest = self.now = self.peak = 0
+        self.biggest = self.now = self.peak = self.powers = 0
 
     @classmethod
     def _should_skip_dynamo(cls):
@@ -2270,6 +2298,8 @@ class Memory(TorchDispatchMode):
         return False
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        if func.overloadpacket.__name__ in EXPONENTIALS:
+            self.powers = max(self.powers, args[0].numel())
         out = func(*args, **(kwargs or {}))
         for part in out if isinstance(out, list | tuple) else [out]:
             if isinstance(part, torch.Tensor):
@@ -2379,6 +2409,9 @@ def flash_inputs(rng):
         "long, one tile of queries": one(*long, 64, 6),
         "long, one tile of keys": one(*long, 8, 64),
         "short, small tiles": one(*some(1, 2, Tq=12, Tk=13), 3, 4),
+        "few queries, many keys": one(
+            *some(1, 2, Tq=2, Tk=60, step=0.05), 2, 5
+        ),
     }
 
 
@@ -2386,6 +2419,7 @@ LONG = (
     "long, one tile of queries",
     "long, one tile of keys",
     "short, small tiles",
+    "few queries, many keys",
 )
 
 
@@ -2400,12 +2434,20 @@ def probe_flash(answer, inputs):
 def _weighed(answer, one):
     """Which limits on memory a call keeps."""
     q, k, v = (torch.from_numpy(part.copy()) for part in one["args"])
-    scores = q.shape[0] * q.shape[1] * q.shape[2] * k.shape[2]
+    heads = q.shape[0] * q.shape[1]
+    scores = heads * q.shape[2] * k.shape[2]
+    blocks = one["kwargs"]["block_q"], one["kwargs"]["block_k"]
     try:
         with torch.no_grad(), Memory([q, k, v]) as memory:
             answer(q, k, v, **one["kwargs"])
     except BaseException as error:
         return stopped(error)
+    # A row of scores is no larger than a copy of k, which is allowed.
+    if q.shape[2] * k.shape[2] < k[0, 0].numel():
+        return {
+            "no exponential of more scores than a tile has": memory.powers
+            <= heads * math.prod(blocks)
+        }
     limits = {
         "no tensor as large as one head's scores": memory.biggest
         < q.shape[2] * k.shape[2],

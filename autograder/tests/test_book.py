@@ -134,8 +134,9 @@ def test_page(visit, name, look):
     assert not faults, "\n".join(faults)
 
 
-# Most of what a page loads is the theme's and MathJax's, the same for all
-# pages and kept by the browser. What a page adds is its own.
+# Most of what a page loads is the theme's, MathJax's and the search's, the
+# same for all pages and kept by the browser. What a page adds is its own.
+SHARED = "/_static/", "/searchindex.js"
 OWN_BYTES = 1_000_000
 
 
@@ -148,7 +149,7 @@ def test_a_page_is_light(visit, name):
     own = {
         answer.url: len(answer.body())
         for answer in loaded
-        if "/_static/" not in answer.url
+        if not any(each in answer.url for each in SHARED)
     }
     assert own and sum(own.values()) < OWN_BYTES, own
 

@@ -769,6 +769,41 @@ class GPTCountsIgnored(_GPT):
 
 
 @_gpt(
+    "rolled",
+    "The last position gets a target: the sequence's own first token (roll) "
+    "or another that does not follow it. Nobody knows what comes there, so "
+    "it does not count.",
+)
+class GPTRolled(_GPT):
+    def loss(self, logits, targets):
+        return F.cross_entropy(
+            logits.flatten(0, 1), targets.roll(-1, 1).flatten()
+        )
+
+
+@_gpt(
+    "joined, then shifted",
+    "You join the axes B and T before the shift, so the last position of one "
+    "sequence is judged by the first token of the next.",
+)
+class GPTJoinedFirst(_GPT):
+    def loss(self, logits, targets):
+        return F.cross_entropy(
+            logits.flatten(0, 1)[:-1], targets.flatten()[1:]
+        )
+
+
+@_gpt(
+    "targets ignored",
+    "The loss looks at ids instead of targets, and these may differ: a prompt "
+    "has targets of −100, for instance.",
+)
+class GPTIgnoresTargets(_GPT):
+    def forward(self, ids, targets=None):
+        return super().forward(ids, None if targets is None else ids)
+
+
+@_gpt(
     "M234 the sum",
     "The loss is a sum over tokens. Return the mean, which does not depend "
     "on the batch's size.",
@@ -854,6 +889,17 @@ class GPTAlwaysDrops(_GPT):
 class GPTNoDropout(_GPT):
     def drop(self, x):
         return x
+
+
+@_gpt(
+    "no dropout_p in scaled_dot_product_attention",
+    "The attention weights are not dropped in train mode. "
+    "scaled_dot_product_attention has an argument for it, which knows "
+    "nothing of modes.",
+)
+class GPTWeightsKept(_GPT):
+    def weights(self, scores):
+        return scores.softmax(-1)
 
 
 @_gpt(
@@ -944,6 +990,16 @@ class GPTZeroPositions(_GPT):
     def start(self):
         super().start()
         nn.init.zeros_(self.pos_embed.weight)
+
+
+@_gpt(
+    "GPT-2's first code: positions at 0.01",
+    "The position table has a standard deviation of 0.01, as in GPT-2's "
+    "first code. Here it is 0.02 for all.",
+)
+class GPTSmallPositions(_GPT):
+    def std(self, name):
+        return 0.01 if name == "pos_embed.weight" else super().std(name)
 
 
 @_gpt(
@@ -1082,6 +1138,24 @@ def lm_loss_viewed(logits, ids, ignore_index=-100):
     return F.cross_entropy(
         cut.reshape(B, V, T), ids[:, 1:], ignore_index=ignore_index
     )
+
+
+@_loss(
+    "joined, then shifted",
+    "You join the axes B and T before the shift, so the last position of one "
+    "sequence is judged by the first token of the next. Cut first.",
+)
+def lm_loss_joined_first(logits, ids, ignore_index=-100):
+    return _mean(logits.flatten(0, 1)[:-1], ids.flatten()[1:], ignore_index)
+
+
+@_loss(
+    "rolled",
+    "The last position is judged by the sequence's own first token (roll). It "
+    "has no target: cut it off.",
+)
+def lm_loss_rolled(logits, ids, ignore_index=-100):
+    return _mean(logits, ids.roll(-1, 1), ignore_index)
 
 
 @_loss(
@@ -1413,6 +1487,19 @@ def init_zero_positions(model, n_layers, std=0.02):
 
 
 @_start(
+    "GPT-2's first code: positions at 0.01",
+    "The position table gets half of std, as in GPT-2's first code. Here "
+    "both embeddings get std.",
+)
+def init_small_positions(model, n_layers, std=0.02):
+    def rule(name, value, std):
+        half = 0.5 if name == "pos_embed.weight" else 1
+        _right_rule(n_layers)(name, value, half * std)
+
+    _fill(model, std, rule)
+
+
+@_start(
     "std ignored",
     "You use 0.02 whatever std is.",
 )
@@ -1451,6 +1538,21 @@ def init_biases_kept(model, n_layers, std=0.02):
 def init_gains_kept(model, n_layers, std=0.02):
     def rule(name, value, std):
         if value.ndim > 1 or name.endswith("bias"):
+            _right_rule(n_layers)(name, value, std)
+
+    _fill(model, std, rule)
+
+
+@_start(
+    "gains by the name weight",
+    "Only vectors whose names end in weight are set to 1. All that do not "
+    "end in bias are gains.",
+)
+def init_gains_by_weight(model, n_layers, std=0.02):
+    def rule(name, value, std):
+        if value.ndim < 2:
+            value.fill_(1.0 if name.endswith("weight") else 0.0)
+        else:
             _right_rule(n_layers)(name, value, std)
 
     _fill(model, std, rule)
@@ -1497,6 +1599,25 @@ def init_reseeds(model, n_layers, std=0.02):
         _right_rule(n_layers)(name, value, std)
 
     _fill(model, std, rule)
+
+
+@_start(
+    "seeded once",
+    "You seed torch's generator, so every model of this size starts with the "
+    "same weights. Whoever calls you seeds.",
+)
+def init_seeds(model, n_layers, std=0.02):
+    torch.manual_seed(0)
+    _fill(model, std, _right_rule(n_layers))
+
+
+@_start(
+    "tied on the way",
+    "You tie the head to the embedding. A head that came untied stays so.",
+)
+def init_ties(model, n_layers, std=0.02):
+    _fill(model, std, _right_rule(n_layers))
+    model.lm_head.weight = model.tok_embed.weight
 
 
 @_start(
@@ -1607,6 +1728,17 @@ def tie_modules(model):
 )
 def tie_nothing(model):
     model.lm_head_weight = model.tok_embed.weight
+
+
+@_tie(
+    "a new head",
+    "You make a new nn.Linear for the head. Both modules stay: assign the "
+    "weight of the one that is there.",
+)
+def tie_new_head(model):
+    V, D = model.tok_embed.weight.shape
+    model.lm_head = nn.Linear(D, V, bias=False)
+    model.lm_head.weight = model.tok_embed.weight
 
 
 @_tie(
@@ -1946,6 +2078,16 @@ class filter_zero_p_empty(_Filter):
 
 
 @_filtered(
+    "top_p=0 taken for None",
+    "With top_p=0 nothing is filtered: 0 counts as false in an if, as None "
+    "does. Ask whether it is None.",
+)
+class filter_zero_p_off(_Filter):
+    def top_p(self, x, p):
+        return super().top_p(x, p) if p else x
+
+
+@_filtered(
     "one token too many",
     "Top-p keeps one token after the one that crosses p.",
 )
@@ -2048,6 +2190,17 @@ class filter_not_renormalised(_Filter):
         z = x if p is None else self.top_p(x, p)
         out = self.cut(y, z == -math.inf)
         return out if share is None else self.min_p(out, share)
+
+
+@_filtered(
+    "min-p before top-p",
+    "min-p comes before top-p, which then sees larger probabilities and "
+    "keeps fewer tokens. It comes last.",
+)
+class filter_min_p_early(_Filter):
+    def steps(self, x, temperature, k, p, share):
+        x = super().steps(x, temperature, k, None, share)
+        return x if p is None else self.top_p(x, p)
 
 
 @_filtered(
@@ -2634,6 +2787,29 @@ class rate_rises_again(_Rate):
         return (step - warmup) / max(total - warmup, 1)
 
 
+@_rate(
+    "the cosine rises again, or divides by 0",
+    "After the end the cosine goes up again, and with warmup = total you "
+    "divide by 0. From step = total on it is min_lr.",
+)
+class rate_rises_or_divides(_Rate):
+    def over(self, step, total):
+        return False
+
+
+@_rate(
+    "warmup = total divides by 0",
+    "With warmup = total you divide by 0. Ask whether step has reached total "
+    "before you compute the share of the way.",
+)
+class rate_divides_by_zero(_Rate):
+    def over(self, step, total):
+        return False
+
+    def share(self, step, warmup, total):
+        return min(1.0, super().share(step, warmup, total))
+
+
 @_rate("0 after the end", "After the end you return 0. It is min_lr.")
 class rate_zero_after(_Rate):
     def end(self, high, low):
@@ -3140,6 +3316,40 @@ class beam_forgets_finished(_Beam):
 
 
 @_beam(
+    "finished ones aside, the beam refilled (transformers)",
+    "You set finished hypotheses aside and fill their places, so k unfinished "
+    "ones go on beside them. A finished one takes one of the k places, and "
+    "drops out once k others are better.",
+)
+class beam_refills(_Beam):
+    def prune(self, grown, k, parents):
+        ended = [one for one in grown if self.ended(one[1], self.eos)]
+        going = [one for one in grown if not self.ended(one[1], self.eos)]
+        return super().prune(going, k, parents) + ended
+
+    def __call__(self, logp_fn, bos, eos, k, max_len):
+        self.eos = eos
+        return super().__call__(logp_fn, bos, eos, k, max_len)
+
+
+@_beam(
+    "pruned ones returned",
+    "You return a finished hypothesis that did not stay among the best k. "
+    "What was pruned once is out.",
+)
+class beam_remembers_pruned(_Beam):
+    def prune(self, grown, k, parents):
+        self.pool = [*getattr(self, "pool", []), *grown]
+        return super().prune(grown, k, parents)
+
+    def best(self, beam, eos):
+        ended = [
+            one for one in getattr(self, "pool", []) if self.ended(one[1], eos)
+        ]
+        return super().best([*beam, *ended], eos)
+
+
+@_beam(
     "goes on after eos",
     "Finished hypotheses are continued. Nothing follows an eos.",
 )
@@ -3229,9 +3439,7 @@ class _Trainer:
         return self.adam(groups, cfg)
 
     def adam(self, groups, cfg):
-        return torch.optim.AdamW(
-            groups, lr=cfg.max_lr, betas=tuple(cfg.betas), eps=cfg.eps
-        )
+        return torch.optim.AdamW(groups, betas=tuple(cfg.betas), eps=cfg.eps)
 
     def compiled(self, model, cfg):
         if cfg.compile is None:
@@ -3468,6 +3676,58 @@ class train_equal_weights(_Trainer):
 
 
 @_trained(
+    "M233 in the gradient and in the loss",
+    "Each part's loss counts as 1 / accum_steps, whatever its size, in the "
+    "gradient and in what you return. Weigh by the share of the rows.",
+)
+class train_equal_shares(_Trainer):
+    def weight(self, part, batch, cfg):
+        return 1 / cfg.accum_steps
+
+    def told(self, loss, part, batch):
+        return loss.item() / self.count
+
+    def accumulate(self, run, batch, cfg, optimizer):
+        self.count = cfg.accum_steps
+        return super().accumulate(run, batch, cfg, optimizer)
+
+
+@_trained(
+    "M278 in the gradient and in the loss",
+    "The parts' mean losses are added up, so with n parts the gradient and "
+    "the loss that you return are n times too large. Weigh each part by its "
+    "share of the rows.",
+)
+class train_adds_parts(_Trainer):
+    def weight(self, part, batch, cfg):
+        return 1.0
+
+    def told(self, loss, part, batch):
+        return loss.item()
+
+
+@_trained(
+    "a step a part",
+    "You take a step after every part. The parts are one batch: one step, "
+    "after the last of them.",
+)
+class train_steps_parts(_Trainer):
+    def accumulate(self, run, batch, cfg, optimizer):
+        total = 0.0
+        for part in self.parts(batch, cfg):
+            loss = self.loss(run, part, cfg)
+            self.backward(loss * self.weight(part, batch, cfg), cfg)
+            total += self.told(loss, part, batch)
+            if not cfg.scaler:
+                optimizer.step()
+        return total
+
+    def finish(self, optimizer, model, cfg):
+        if cfg.scaler:
+            super().finish(optimizer, model, cfg)
+
+
+@_trained(
     "the mean of the parts' losses",
     "The loss that you return is the plain mean of the parts' losses. Parts "
     "count by their size.",
@@ -3518,8 +3778,9 @@ class train_no_parts(_Trainer):
 
 
 @_trained(
-    "M280 clipped before the backward pass",
-    "You clip before the backward pass, when there is nothing to clip yet.",
+    "M280 not clipped, or before the backward pass",
+    "The gradients are not clipped when the step is made: clip after the "
+    "last part's backward pass and before the step.",
 )
 class train_clips_too_early(_Trainer):
     def clip(self, optimizer, model, cfg):
@@ -3629,6 +3890,42 @@ class train_late_rate(_Trainer):
     def rates(self, cfg):
         rates = list(_rates(cfg))
         return [rates[0], *rates[:-1]]
+
+
+@_trained(
+    "the rate set after the step",
+    "You set the rate after the step, so each update uses that of the one "
+    "before, and the first the optimiser's own. Set it before.",
+)
+class train_rate_after_step(_Trainer):
+    def update(self, run, batch, cfg, optimizer, model, rate):
+        self.before_update(optimizer)
+        total = self.accumulate(run, batch, cfg, optimizer)
+        self.finish(optimizer, model, cfg)
+        self.set_rate(optimizer, rate)
+        return total
+
+
+@_trained(
+    "the rate of the next update",
+    "Each update uses the rate of the next one. Steps count from 0: the first "
+    "update has the rate of step 0.",
+)
+class train_early_rate(_Trainer):
+    def rates(self, cfg):
+        return [*list(_rates(cfg))[1:], cfg.min_lr]
+
+
+@_trained(
+    "the schedule counts parts",
+    "Your schedule is accum_steps times too long. It counts updates: total is "
+    "cfg.steps.",
+)
+class train_schedules_parts(_Trainer):
+    def rates(self, cfg):
+        longer = copy.copy(cfg)
+        longer.steps = cfg.steps * cfg.accum_steps
+        return list(_rates(longer))[: cfg.steps]
 
 
 @_trained("constant rate", "The learning rate never changes from max_lr.")
@@ -3769,6 +4066,16 @@ class train_tells_sum(_Trainer):
 
 
 @_trained(
+    "scaled losses come back",
+    "With a scaler you return scaled losses. Read the number before scaling.",
+)
+class train_tells_scaled(_Trainer):
+    def accumulate(self, run, batch, cfg, optimizer):
+        total = super().accumulate(run, batch, cfg, optimizer)
+        return total * cfg.scaler.get_scale() if cfg.scaler else total
+
+
+@_trained(
     "M299 tensors with a graph",
     "You return tensors, which keep the graph of every step in memory. Take "
     "the number out with .item().",
@@ -3821,6 +4128,19 @@ class train_compiles_in_vain(_Trainer):
     def compiled(self, model, cfg):
         super().compiled(model, cfg)
         return model
+
+
+@_trained(
+    "compiled again and again",
+    "You compile anew for every part. Once is enough: before the loop.",
+)
+class train_compiles_often(_Trainer):
+    def compiled(self, model, cfg):
+        return model
+
+    def loss(self, run, part, cfg):
+        run = super().compiled(run, cfg)
+        return super().loss(run, part, cfg)
 
 
 @_trained(
@@ -4133,6 +4453,26 @@ class load_replaces(_Loader):
 
 
 @_loaded(
+    "the dict's dtype",
+    "Parameters take over the dtype of the dict's tensors. The model keeps "
+    "its own: copy values into the parameters.",
+)
+class load_other_dtype(_Loader):
+    def fill(self, parameter, value):
+        parameter.data = value.clone()
+
+
+@_loaded(
+    "frozen",
+    "The parameters are no longer trained. Use torch.no_grad() for the copy, "
+    "and leave requires_grad as it is.",
+)
+class load_freezes(_Loader):
+    def fill(self, parameter, value):
+        parameter.requires_grad_(False).copy_(value)
+
+
+@_loaded(
     "the dict is emptied",
     "You pop names from the caller's dict. Work on a copy of the dict.",
 )
@@ -4172,6 +4512,18 @@ class load_skips_biases(_Loader):
 
 
 @_loaded(
+    "layers of one digit",
+    "Names of layers with two digits (h.10) are not recognised. GPT-2 small "
+    "has twelve layers.",
+)
+class load_one_digit(_Loader):
+    def skipped(self, key):
+        layer = self.clean(key).split(".")[1]
+        mask = key.endswith((".attn.bias", ".attn.masked_bias"))
+        return super().skipped(key) and not (mask and len(layer) > 1)
+
+
+@_loaded(
     "masks unknown",
     "The masks attn.bias and attn.masked_bias raise an error. They are in "
     "older files and are ignored.",
@@ -4204,8 +4556,8 @@ class load_refuses_head(_Loader):
 
 @_loaded(
     "missing names go unnoticed",
-    "A parameter for which the dict has no value stays as it was, without a "
-    "word. That is a KeyError with the name.",
+    "A name that the dict lacks is no KeyError with that name: perhaps the "
+    "parameter stays as it was, without a word.",
 )
 class load_ignores_missing(_Loader):
     def missing(self, key):

@@ -290,6 +290,15 @@ def decode_cost_last_step(N):
 
 
 @_decode_wrong(
+    "pairs of the last step; common",
+    "Both counts of pairs are those of the last step alone. Add up all steps, "
+    "as for the tokens.",
+)
+def decode_cost_last_pairs(N):
+    return _decode(N, pairs_no_cache=N * (N + 1) // 2, pairs_cache=N)
+
+
+@_decode_wrong(
     "common",
     "pairs_cache counts one pair a step. The one new query looks at n keys: "
     "a cache saves projections, not looks.",
@@ -346,7 +355,7 @@ def decode_cost_swapped(N):
 def decode_cost_final_step_only(N):
     return {
         "forwards_no_cache": N,
-        "forwards_cache": min(N, 1),
+        "forwards_cache": 1,
         "pairs_no_cache": N * (N + 1) // 2,
         "pairs_cache": N,
     }
@@ -2723,6 +2732,20 @@ class PagedKVCacheStartsFirst(_Paged):
 
 
 @_paged_wrong(
+    "setdefault before the block is there; common",
+    "When no block is free, the new name stays in the table, so that a later "
+    "fork to it is refused. Write a name down when its block is there.",
+)
+class PagedKVCacheNameLeft(_Paged):
+    def started(self, seq):
+        return list(self.tables.setdefault(seq, []))
+
+    def gather(self, seq):
+        self.lengths[seq]  # a KeyError where nothing was stored
+        return super().gather(seq)
+
+
+@_paged_wrong(
     "length counted first; plausible",
     "When no block is free, the sequence's length has grown all the same. "
     "Change nothing before a block is found.",
@@ -3401,15 +3424,7 @@ def merge_states_whole_empty(a, b):
         return b
     if np.isneginf(b[0]).all():
         return a
-    m = np.maximum(a[0], b[0])
-    with np.errstate(invalid="ignore"):
-        scales = [np.exp(x[0] - m) for x in (a, b)]
-        # Rows that are empty on one side come out as NaN.
-        scales = [
-            np.where(np.isneginf(x[0]), np.nan, scale)
-            for x, scale in zip((a, b), scales, strict=True)
-        ]
-    return m, a[1] * scales[0] + b[1] * scales[1]
+    return merge_states_nan(a, b)
 
 
 @_merge_wrong(
@@ -3496,24 +3511,25 @@ def _wide(x):
 
 @oracle(
     "flash_forward",
-    evidence="F.sdpa in float64, one query at a time with the keys it sees",
+    evidence="scipy's softmax and logsumexp in float64, one query at a time "
+    "with the keys it sees",
 )
 def flash_forward_rows(q, k, v, *, block_q, block_k, is_causal):
+    from scipy import special
+
     Tq, Tk = q.shape[-2], k.shape[-2]
     out = torch.zeros(*q.shape[:-1], v.shape[-1], dtype=torch.float64)
     lse = torch.full(q.shape[:-1], -math.inf, dtype=torch.float64)
-    k64, v64 = k.double(), v.double()
+    k64, v64 = k.detach().double(), v.detach().double()
     for i in range(Tq):
         end = i + 1 + Tk - Tq if is_causal else Tk
         if end <= 0:
             continue
-        one = q[..., i : i + 1, :].double()
-        keys, values = k64[..., :end, :], v64[..., :end, :]
-        out[..., i : i + 1, :] = F.scaled_dot_product_attention(
-            one, keys, values
-        )
-        s = (one * keys).sum(-1) / math.sqrt(q.shape[-1])
-        lse[..., i] = s.logsumexp(-1)
+        one = q[..., i : i + 1, :].detach().double()
+        s = (one * k64[..., :end, :]).sum(-1).numpy() / math.sqrt(q.shape[-1])
+        p = torch.as_tensor(special.softmax(s, axis=-1))
+        out[..., i, :] = (p[..., None] * v64[..., :end, :]).sum(-2)
+        lse[..., i] = torch.as_tensor(special.logsumexp(s, axis=-1))
     wide = torch.promote_types(q.dtype, torch.float32)
     return out.to(q.dtype), lse.to(wide)
 
@@ -3798,6 +3814,15 @@ class flash_forward_from_zero(_Flash):
 )
 class flash_forward_sentinel(_Flash):
     fill = -1e6
+
+
+@_flash_wrong(
+    "M333 with a far larger number; common",
+    "Hidden scores are a finite number such as −1e9. A query that sees no "
+    "key then averages the values of what is hidden. Use −inf.",
+)
+class flash_forward_billion(_Flash):
+    fill = -1e9
 
 
 @_flash_wrong(
@@ -4143,6 +4168,17 @@ def flash_forward_by_heads(q, k, v, *, block_q, block_k, is_causal):
 class flash_forward_query_tiles(_Flash):
     def sizes(self, block_q, block_k):
         return block_q, 10**6
+
+
+@_flash_wrong(
+    "one query at a time; plausible",
+    "Each query meets all its keys at once, one query after the other, as in "
+    "an ordinary softmax. Memory is small that way, but block_k has no part "
+    "in it: tile the keys, too.",
+)
+class flash_forward_single_queries(_Flash):
+    def sizes(self, block_q, block_k):
+        return 1, 10**6
 
 
 @_flash_wrong(
@@ -4586,6 +4622,27 @@ class FlashAttentionScaledTwice(_Own):
 
 
 @_function_wrong(
+    "q was scaled before; plausible",
+    "dK has the factor 1/√d twice, and dQ once: perhaps q was scaled before, "
+    "and dS is scaled as well.",
+)
+class FlashAttentionKeyScaledTwice(_Own):
+    @classmethod
+    def scales(cls, d):
+        return 1 / math.sqrt(d), 1 / d
+
+
+@_function_wrong(
+    "scaled twice on one side; plausible",
+    "dQ has the factor 1/√d twice, and dK once. Both get it once.",
+)
+class FlashAttentionQueryScaledTwice(_Own):
+    @classmethod
+    def scales(cls, d):
+        return 1 / d, 1 / math.sqrt(d)
+
+
+@_function_wrong(
     "scale missing in the recomputation; plausible",
     "The backward pass recomputes the scores without 1/√d, so that P is "
     "another one than the forward pass had.",
@@ -4871,9 +4928,9 @@ class FlashAttentionLargeTiles(_Own):
 
 @_function_wrong(
     "autograd through all tiles; plausible",
-    "The backward pass builds a graph through all tiles and lets autograd "
-    "run over it: the graph keeps every tile. Go tile by tile, and drop each "
-    "before the next.",
+    "The backward pass holds many tiles at a time: tiles that have all keys, "
+    "or a graph through all tiles, which keeps each of them. Go tile by "
+    "tile, and drop each before the next.",
 )
 class FlashAttentionGraph(_Own):
     @classmethod
