@@ -1406,8 +1406,10 @@ DecoderLayer = Exercise(
         values(
             "float32",
             "float32",
-            tol=2e-5,
-            because=SINGLE,
+            tol=1e-4,
+            because="6e-8 an operation, through two attentions and three "
+            "norms: right answers in other orders were up to 2e-5 off in 40 "
+            "draws",
             says=("float32 inputs give float32 outputs."),
         ),
     ),
