@@ -9,6 +9,7 @@ import concurrent.futures
 import copy
 import dataclasses
 import functools
+import itertools
 import json
 import re
 import sys
@@ -234,13 +235,8 @@ def wrong_answers_fail(lesson, exercise):
 def _reports_on_mistakes(lesson, exercise):
     """(where, {wrong answer: its report}) on visible and on fresh inputs."""
     wrong = answers.of(lesson, exercise.name, "wrong")
-    yield (
-        "visible inputs",
-        {
-            each.id: check_visible(lesson, exercise, each.object)
-            for each in wrong
-        },
-    )
+    known = _mistakes_seen(lesson, exercise)
+    yield "visible inputs", {id: report for id, (_, report) in known.items()}
     exercise = _unwatched(exercise)
     for seed in range(SEEDS):
         inputs = exercise.fresh_inputs(seed)
@@ -331,13 +327,10 @@ def mistakes_alike(lesson, exercise):
 
 
 def _pairs(lesson, exercise):
-    standard = visible_standard(lesson, exercise)
-    for answer in answers.of(lesson, exercise.name):
-        if answer.kind == "wrong":
-            observation = look(exercise, answer.object, standard.inputs)
-            for name in judge(exercise, observation, standard).hints:
-                if name > answer.id:
-                    yield answer.id, name
+    for id, (_, report) in _mistakes_seen(lesson, exercise).items():
+        for name in report.hints:
+            if name > id:
+                yield id, name
 
 
 # Promises about the course
@@ -438,18 +431,24 @@ def main(only=(), show_matrix=False):
         if not only or lesson in only
         for promise in OF_LESSONS
     ]
-    jobs += [
+    if not only:
+        jobs += [(promise.__name__, ()) for promise in OF_COURSE]
+    of_exercises = [
         (promise.__name__, (name,))
         for _, name in _chosen(only)
         for promise in OF_EXERCISES
     ]
-    if not only:
-        jobs += [(promise.__name__, ()) for promise in OF_COURSE]
     broken = 0
     with concurrent.futures.ProcessPoolExecutor() as pool:
-        for done, told in enumerate(
-            pool.map(_kept, *zip(*jobs, strict=True)), start=1
-        ):
+        kept = itertools.chain(
+            pool.map(_kept, *_columns(jobs)),
+            # One process keeps all promises of an exercise: see `_seen`.
+            pool.map(
+                _kept, *_columns(of_exercises), chunksize=len(OF_EXERCISES)
+            ),
+        )
+        jobs += of_exercises
+        for done, told in enumerate(kept, start=1):
             print(
                 f"\r{done} of {len(jobs)} promises",
                 end="",
@@ -462,6 +461,10 @@ def main(only=(), show_matrix=False):
     print(file=sys.stderr)
     print(f"{len(jobs) - broken} promises kept, {broken} broken")
     return broken
+
+
+def _columns(jobs):
+    return zip(*jobs, strict=True) if jobs else ((), ())
 
 
 def _chosen(only):
@@ -482,14 +485,27 @@ def _kept(name, args):
 def matrix(lesson, exercise):
     """{wrong answer: the properties that it fails} on visible inputs."""
     standard = visible_standard(lesson, exercise)
-    caught = {}
-    for answer in answers.of(lesson, exercise.name):
-        if answer.kind == "wrong":
-            seen = look(exercise, answer.object, standard.inputs)["seen"]
-            caught[answer.id] = failing(
-                failures(exercise, seen, standard.want, standard.inputs)
-            )
-    return caught
+    return {
+        id: failing(failures(exercise, seen, standard.want, standard.inputs))
+        for id, (seen, _) in _mistakes_seen(lesson, exercise).items()
+    }
+
+
+def _mistakes_seen(lesson, exercise):
+    """{wrong answer: (observations, report)} on visible inputs."""
+    wrong = tuple(answers.of(lesson, exercise.name, "wrong"))
+    return _seen(lesson, exercise, wrong)
+
+
+@functools.lru_cache(maxsize=1)  # promises about one exercise come together
+def _seen(lesson, exercise, wrong):
+    standard = visible_standard(lesson, exercise)
+    found = {}
+    for each in wrong:
+        observation = look(exercise, each.object, standard.inputs)
+        report = judge(exercise, observation, standard)
+        found[each.id] = observation["seen"], report
+    return found
 
 
 def _print_matrix(only):

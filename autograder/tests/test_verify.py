@@ -428,7 +428,9 @@ class Inline:
     def __exit__(self, *error):
         return False
 
-    map = staticmethod(map)
+    @staticmethod
+    def map(function, *columns, chunksize=1):
+        return map(function, *columns)
 
 
 @pytest.fixture
