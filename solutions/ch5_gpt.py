@@ -1019,7 +1019,9 @@ def train(model: nn.Module, data: Tensor, cfg: TrainConfig) -> list[float]:
     if cfg.make_optimizer is not None:
         optimizer = cfg.make_optimizer(groups)
     else:
-        optimizer = torch.optim.AdamW(groups, betas=cfg.betas, eps=cfg.eps)
+        optimizer = torch.optim.AdamW(
+            groups, betas=cfg.betas, eps=cfg.eps, fused=True
+        )
     run = torch.compile(model, backend=cfg.compile) if cfg.compile else model
     was_training, losses = model.training, []
     model.train()

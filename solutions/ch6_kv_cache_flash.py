@@ -595,8 +595,11 @@ class CachedGPT(nn.Module):
         if cache is not None:
             k, v = cache.update(layer, k, v)
         Tq, Tk = q.shape[2], k.shape[2]
-        keep = torch.ones(Tq, Tk, dtype=torch.bool, device=x.device)
-        mixed = F.scaled_dot_product_attention(q, k, v, keep.tril(Tk - Tq))
+        keep = None  # the newest token sees everything
+        if Tq > 1:
+            keep = torch.ones(Tq, Tk, dtype=torch.bool, device=x.device)
+            keep = keep.tril(Tk - Tq)
+        mixed = F.scaled_dot_product_attention(q, k, v, keep)
         return parts["out_proj"](mixed.transpose(1, 2).flatten(2))
         ### END SOLUTION
 
