@@ -146,7 +146,8 @@ def _parsed(text, repairs):
         made = {"cells": made}
     if not isinstance(made, dict):
         raise UnreadableError(f"the file is no notebook. {HAND_IN}")
-    if not isinstance(made.get("cells"), list) and not made.get("worksheets"):
+    kinds = "cells", "worksheets"  # the second until IPython 3
+    if not any(isinstance(made.get(kind), list) for kind in kinds):
         # Some services wrap the notebook in another object.
         inner = next(
             (
@@ -216,8 +217,8 @@ def _submitted(made, repairs):
         raw = [
             cell
             for sheet in made.get("worksheets") or ()
-            if isinstance(sheet, dict)
-            for cell in sheet.get("cells") or ()
+            if isinstance(sheet, dict) and isinstance(sheet.get("cells"), list)
+            for cell in sheet["cells"]
         ]
         repairs.append(
             "The notebook is in the format of IPython 3 and "

@@ -5,7 +5,7 @@ import random
 
 import faults
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from autograder.build import source_notebook
@@ -177,6 +177,7 @@ def test_any_damage_gives_cells_or_a_sentence(seed, count):
         max_leaves=30,
     )
 )
+@example({"cells": None, "metadata": None, "worksheets": True})
 def test_any_json_gives_cells_or_a_sentence(value):
     try:
         submitted = read(json.dumps(value).encode())
