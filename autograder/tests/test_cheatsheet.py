@@ -13,7 +13,7 @@ from autograder.course import ROOT
 
 sys.path.append(str(ROOT / "book"))  # as in the kernel that runs a page
 
-from figures import cheatsheet  # noqa: E402
+from figures import cheatsheet  # noqa: E402 - needs that path
 
 PAGE = "book/cheatsheet"
 TABLES = [

@@ -17,7 +17,7 @@ from autograder.course import ROOT
 
 sys.path.append(str(ROOT / "book"))  # as in the kernel that runs a page
 
-from figures import quiz  # noqa: E402
+from figures import quiz  # noqa: E402 - needs that path
 
 LESSONS = [page.partition("/")[2] for page in CHAPTERS]
 # The cheat sheet's questions: their lesson, and words of text and reason.

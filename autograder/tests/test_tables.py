@@ -10,7 +10,7 @@ from autograder.exercise import lessons
 
 sys.path.append(str(ROOT / "book"))  # as in the kernel that runs a page
 
-from figures import tables  # noqa: E402
+from figures import tables  # noqa: E402 - needs that path
 
 
 @pytest.mark.parametrize("lesson", lessons())

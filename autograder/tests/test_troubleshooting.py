@@ -11,7 +11,7 @@ from autograder.course import ROOT, stamp
 
 sys.path.append(str(ROOT / "book"))  # as in the kernel that runs a page
 
-from figures import tables  # noqa: E402
+from figures import tables  # noqa: E402 - needs that path
 
 LESSONS = [page.partition("/")[2] for page in CHAPTERS]
 EXERCISES = {
