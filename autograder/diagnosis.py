@@ -148,11 +148,7 @@ def diagnose(exercise, seen, want, failing, mistakes):
 
     failing: names of the properties that the answer fails
     """
-    rivals = {
-        id: mistake
-        for id, mistake in mistakes.items()
-        if mistake.pattern[:1] == failing[:1]
-    }
+    rivals = _rivals(failing, mistakes)
     here, there = sketch(exercise, seen), sketch(exercise, want)
     whole = {id: mistake.sketch for id, mistake in rivals.items()}
     named = _nearest(here, there, whole)
@@ -175,6 +171,25 @@ def diagnose(exercise, seen, want, failing, mistakes):
         if mistake.pattern == failing and failing[0] not in UNSPECIFIC
     ]
     return next((names for names in (parallel, alike) if len(names) == 1), [])
+
+
+def alike(exercise, want, mistakes):
+    """Pairs of ids of the mistakes that are named together."""
+    there = sketch(exercise, want)
+    for id, mistake in mistakes.items():
+        rivals = _rivals(mistake.pattern, mistakes)
+        sketches = {name: each.sketch for name, each in rivals.items()}
+        for name in _nearest(mistake.sketch, there, sketches):
+            if name > id:
+                yield id, name
+
+
+def _rivals(failing, mistakes):
+    return {
+        id: mistake
+        for id, mistake in mistakes.items()
+        if mistake.pattern[:1] == failing[:1]
+    }
 
 
 def _nearest(here, there, sketches):

@@ -4,14 +4,12 @@ import dataclasses
 import functools
 from collections.abc import Callable
 
-import torch
-
 from autograder import answers
 from autograder.diagnosis import Mistake, diagnose, first_read, sketch
 from autograder.exercise import Failure, not_attempted, trouble
 from autograder.goldens import read_golden
 from autograder.observations import Raised
-from autograder.probing import observe, quiet_numbers
+from autograder.probing import observe, on_device, quiet_numbers
 from autograder.report import Finding, Report, call_text
 
 # What is left of the maximum where a property without points of its own
@@ -77,7 +75,7 @@ def oracle_observations(lesson, exercise, inputs):
 
 def _observed(exercise, answer, inputs):
     # Whatever default device the learner's notebook has set.
-    with torch.device("cpu"):
+    with on_device("cpu"):
         return observe(exercise, answer.object, inputs)["seen"]
 
 

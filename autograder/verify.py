@@ -20,7 +20,7 @@ import torch
 from autograder import answers, build, pages
 from autograder.checker import check_visible, look
 from autograder.course import ROOT, released_path
-from autograder.diagnosis import SAME, sketch
+from autograder.diagnosis import SAME, alike, sketch
 from autograder.exercise import exercises, find, lessons
 from autograder.goldens import golden_is_current
 from autograder.judging import (
@@ -327,10 +327,8 @@ def mistakes_alike(lesson, exercise):
 
 
 def _pairs(lesson, exercise):
-    for id, (_, report) in _mistakes_seen(lesson, exercise).items():
-        for name in report.hints:
-            if name > id:
-                yield id, name
+    standard = visible_standard(lesson, exercise)
+    return alike(exercise, standard.want, standard.mistakes())
 
 
 # Promises about the course

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from autograder import judging
-from autograder.diagnosis import SIZE, diagnose, sketch
+from autograder.diagnosis import SIZE, alike, diagnose, sketch
 from autograder.exercise import Exercise, find, of_calls, values
 from autograder.judging import failing, failures, judge, live_standard
 from autograder.observations import Array, Raised, Thing
@@ -139,6 +139,8 @@ def test_mistakes_that_cannot_be_told_apart_are_named_together(monkeypatch):
     )
     assert sorted(named(signed, known)) == ["absolute", "signed"]
     assert named(cubes, known) == ["cubes"]
+    pairs = alike(TOY, known.want, known.mistakes())
+    assert list(pairs) == [("absolute", "signed")]
 
 
 def test_a_pattern_of_failures_that_one_mistake_shows_is_the_fallback(
