@@ -17,7 +17,7 @@ import nbformat
 from nbformat.v4 import new_code_cell
 from traitlets.config.loader import PyFileConfigLoader
 
-from autograder.course import ROOT, released_path, repository, stamp
+from autograder.course import ROOT, released_path, source_address, stamp
 from autograder.exercise import exercises, lessons
 from autograder.goldens import (
     golden_bytes,
@@ -95,7 +95,7 @@ def _given(cell, lesson):
 
 def _linked(text):
     """Links from solutions/ to the book, as they go from exercises/."""
-    book = f"{repository()}/blob/main/book" if repository() else "../../book"
+    book = source_address("book") or "../../book"
     return text.replace("](../book/", f"]({book}/")
 
 

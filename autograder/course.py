@@ -24,9 +24,30 @@ def stamp(lesson):
 
 
 @functools.cache
-def repository():
-    """The repository's address in `_config.yml`, or "" while there is none."""
+def settings():
+    """What `_config.yml` says."""
     import yaml  # not among what a learner's check needs
 
     text = (ROOT / "_config.yml").read_text(encoding="utf-8")
-    return yaml.safe_load(text).get("repository", {}).get("url") or ""
+    return yaml.safe_load(text)
+
+
+def repository():
+    """The repository's address in `_config.yml`, or "" while there is none."""
+    return settings().get("repository", {}).get("url") or ""
+
+
+def source_address(path):
+    """Where the repository shows a file or folder, or "" without one."""
+    branch = settings().get("repository", {}).get("branch", "main")
+    return repository() and f"{repository()}/blob/{branch}/{path}"
+
+
+def colab_address(path):
+    """Where Colab opens a notebook, or "" while the settings do not say."""
+    colab = settings().get("launch_buttons", {}).get("colab_url")
+    github = "https://github.com/"
+    if not colab or not repository().startswith(github):
+        return ""
+    place = source_address(path).removeprefix(github)
+    return f"{colab}/github/{place}"

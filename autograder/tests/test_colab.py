@@ -32,7 +32,7 @@ CHAPTERS = [
 ]
 WHOLE = "ch1_self_attention"  # the chapter that is run to its end
 SOLVED = 2  # exercises of a notebook
-SHIPPED = ["torch", "numpy", "matplotlib", "ipython"]
+SHIPPED = ["torch", "numpy", "matplotlib", "ipython", "pyyaml"]
 # What IPython 7.34, Colab's, has of what notebooks and figures import.
 IPYTHON_7 = {"HTML", "SVG", "Markdown", "Image", "display"}
 
@@ -68,7 +68,7 @@ def made(address, tmp_path_factory):
     (root / "_config.yml").write_text(yaml.safe_dump(settings))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(course, "ROOT", root)
-        course.repository.cache_clear()
+        course.settings.cache_clear()
         notebooks = {
             ("exercises", lesson): build.released_notebook(lesson)
             for lesson in LESSONS
@@ -76,7 +76,7 @@ def made(address, tmp_path_factory):
             ("book", stem): pages.colab_edition(ROOT / "book" / f"{stem}.md")
             for stem in CHAPTERS
         }
-    course.repository.cache_clear()
+    course.settings.cache_clear()
     return notebooks
 
 

@@ -5,6 +5,7 @@ import sys
 
 import pytest
 
+from autograder import course
 from autograder.course import ROOT, stamp
 from autograder.exercise import lessons
 
@@ -31,34 +32,30 @@ def test_an_exercise_of_no_lesson_has_no_link():
         tables.exercise_link("left_out")
 
 
-def test_the_map_adds_up():
-    *_, together = tables.course().data.splitlines()
-    every = [
-        each for lesson in lessons() for each in stamp(lesson)["exercises"]
-    ]
-    _, _, _, count, minutes, challenges, points, _ = (
-        cell.strip() for cell in together.split("|")
-    )
-    assert int(count) == len(every)
-    assert int(minutes) == sum(each["minutes"] for each in every)
-    assert float(points) == sum(each["points"] for each in every)
-    assert int(challenges) == sum(
-        each["minutes"] for each in every if each["level"] > 3
-    )
+@pytest.fixture
+def settings(monkeypatch):
+    """What `_config.yml` says, to be changed."""
+    made = {"repository": {"url": "", "branch": "main"}, "launch_buttons": {}}
+    monkeypatch.setattr(course, "settings", lambda: made)
+    return made
 
 
-def test_what_a_lesson_needs_comes_before_it():
-    stems = sorted(path.stem for path in (ROOT / "book").glob("ch*.md"))
-    for lesson, needs in tables.NEEDS.items():
-        assert {lesson, *needs} <= set(stems)
-        assert all(need < lesson for need in needs)
+def test_a_table_leads_to_its_notebook_in_colab(settings):
+    settings["repository"] |= {
+        "url": "https://github.com/people/course",
+        "branch": "term",
+    }
+    assert "Colab" not in tables.exercises("ch1_self_attention").data
+    settings["launch_buttons"]["colab_url"] = "https://colab.example.org"
+    shown = tables.exercises("ch1_self_attention").data
+    assert (
+        "(https://colab.example.org/github/people/course/blob/term/exercises/"
+        "ch1_self_attention/ch1_self_attention.ipynb)"
+    ) in shown.splitlines()[-1]
 
 
-def test_the_map_shows_every_lesson():
-    shown = tables.course_map().data
-    boxes = re.findall(r'<g id="text_\d+">', shown)
-    assert len(boxes) == len(lessons())
-
-
-def test_a_lesson_that_is_left_out_says_so():
-    assert "leaves the lesson out" in tables.troubles("ch9_left_out").data
+def test_what_colab_cannot_open_is_not_linked(settings):
+    settings["launch_buttons"]["colab_url"] = "https://colab.example.org"
+    for url in ("", "https://gitlab.com/people/course"):
+        settings["repository"]["url"] = url
+        assert "Colab" not in tables.exercises("ch1_self_attention").data

@@ -11,7 +11,7 @@ from autograder.course import ROOT, stamp
 
 sys.path.append(str(ROOT / "book"))  # as in the kernel that runs a page
 
-from figures import tables  # noqa: E402 - needs that path
+from figures import troubleshooting  # noqa: E402 - needs that path
 
 LESSONS = [page.partition("/")[2] for page in CHAPTERS]
 EXERCISES = {
@@ -21,9 +21,9 @@ EXERCISES = {
 
 @pytest.mark.parametrize("lesson", LESSONS)
 def test_each_row_of_a_chapter_has_its_exercise(lesson):
-    rows = tables.trouble_rows(lesson)
+    rows = troubleshooting.rows_of(lesson)
     assert len(rows) >= 5 and {len(row) for row in rows} == {3}
-    known = tables.trouble_homes()[lesson]
+    known = troubleshooting.homes()[lesson]
     symptoms = [symptom for symptom, _, _ in rows]
     assert set(symptoms) == set(known), "a row is new, gone or renamed"
     for symptom, about in known.items():
@@ -39,7 +39,7 @@ def test_each_mistake_is_a_wrong_answer_to_its_exercise(lesson):
         for answer in answers.load(each)
         if answer.kind == "wrong"
     }
-    for symptom, about in tables.trouble_homes()[lesson].items():
+    for symptom, about in troubleshooting.homes()[lesson].items():
         for name in about["mistakes"]:
             assert name in home, f"{symptom}: no wrong answer {name}"
             assert home[name] in about["exercises"], (symptom, home[name])
@@ -49,10 +49,15 @@ def test_most_rows_name_a_mistake():
     every = [
         about
         for lesson in LESSONS
-        for about in tables.trouble_homes()[lesson].values()
+        for about in troubleshooting.homes()[lesson].values()
     ]
     named = [about for about in every if about["mistakes"]]
     assert len(named) >= 0.9 * len(every)
+
+
+def test_a_lesson_that_is_left_out_says_so():
+    shown = troubleshooting.table("ch9_left_out").data
+    assert "leaves the lesson out" in shown
 
 
 @pytest.mark.slow
@@ -63,7 +68,7 @@ def test_the_page_shows_what_the_chapter_says(page):
     shown = {row[:3]: " ".join(row[3:]) for row in every}
     for row in own:
         assert row in shown, "stale: rm -r _build/.jupyter_cache; make book"
-    known = tables.trouble_homes()[page.partition("/")[2]]
+    known = troubleshooting.homes()[page.partition("/")[2]]
     for row, about in zip(own, known.values(), strict=True):
         for name in about["mistakes"]:
             assert name in shown[row]
