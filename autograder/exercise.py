@@ -22,7 +22,23 @@ from autograder.observations import (
 from autograder.probing import call_torch
 
 CHECKS = pathlib.Path(__file__).parent / "checks"
+# Last parts of names of torch calls that exercises may forbid: gradients, and
+# attention in one call.
 AUTOGRAD = ("grad", "backward", "torch.func", "forward_ad")
+FUSED = (
+    "scaled_dot_product_attention",
+    "multi_head_attention_forward",
+    "flex_attention",
+    "_scaled_dot_product_attention_math",
+    "_scaled_dot_product_flash_attention_for_cpu",
+    "_scaled_dot_product_flash_attention",
+    "_scaled_dot_product_efficient_attention",
+    "_scaled_dot_product_cudnn_attention",
+    "_scaled_dot_product_fused_attention_overrideable",
+    "_flash_attention_forward",
+    "_efficient_attention_forward",
+    "_native_multi_head_attention",
+)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -4,6 +4,8 @@ Two modules can be compared only with equal weights, so a module is built,
 looked at, given the weights of its case by the documented names, and called.
 """
 
+import dataclasses
+
 import torch
 from torch import nn
 
@@ -12,6 +14,19 @@ from autograder.observations import Raised, plain, raised
 from autograder.probing import call, case, on_device, stopped, to_tensor
 
 TWINS = 8  # parameters shorter than this may be equal by chance
+
+
+@dataclasses.dataclass
+class GPTConfig:
+    """The configuration of a GPT that lessons provide in their first cells."""
+
+    vocab_size: int = 50257
+    context_length: int = 1024
+    d_model: int = 768
+    n_heads: int = 12
+    n_layers: int = 12
+    dropout: float = 0.0
+    bias: bool = True
 
 
 def module_case(

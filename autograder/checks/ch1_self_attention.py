@@ -4,6 +4,7 @@ import numpy as np
 
 from autograder.exercise import (
     AUTOGRAD,
+    FUSED,
     Exercise,
     Failure,
     law,
@@ -21,16 +22,6 @@ SOFTMAX = (
     "log_softmax",
     "_log_softmax",
     "softmin",
-)
-FUSED = (
-    "scaled_dot_product_attention",
-    "_scaled_dot_product_attention_math",
-    "_scaled_dot_product_flash_attention_for_cpu",
-    "_scaled_dot_product_flash_attention",
-    "_scaled_dot_product_efficient_attention",
-    "_scaled_dot_product_cudnn_attention",
-    "_native_multi_head_attention",
-    "multi_head_attention_forward",
 )
 HALF = "float16 has 11 bits: one unit in the last place is at most 1e-3"
 

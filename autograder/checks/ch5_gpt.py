@@ -17,7 +17,13 @@ from autograder.exercise import (
     trouble,
     values,
 )
-from autograder.modules import call_modules, draw, module_case, of_modules
+from autograder.modules import (
+    GPTConfig,
+    call_modules,
+    draw,
+    module_case,
+    of_modules,
+)
 from autograder.observations import (
     Array,
     Raised,
@@ -35,19 +41,6 @@ SPREAD = (
     "nearer border (16 %) with a probability below 1e-12"
 )
 RUNS, FORM, UNCHANGED, _ = of_calls()
-
-
-@dataclasses.dataclass
-class GPTConfig:
-    """The configuration that the lesson provides."""
-
-    vocab_size: int = 50257
-    context_length: int = 1024
-    d_model: int = 768
-    n_heads: int = 12
-    n_layers: int = 12
-    dropout: float = 0.0
-    bias: bool = True
 
 
 def half_octaves(std):

@@ -10,6 +10,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from autograder.exercise import (
+    FUSED,
     Exercise,
     Failure,
     law,
@@ -17,7 +18,13 @@ from autograder.exercise import (
     trouble,
     values,
 )
-from autograder.modules import call_modules, draw, module_case, of_modules
+from autograder.modules import (
+    GPTConfig,
+    call_modules,
+    draw,
+    module_case,
+    of_modules,
+)
 from autograder.observations import (
     Array,
     Raised,
@@ -31,35 +38,8 @@ from autograder.observations import (
 from autograder.probing import call_numpy, call_torch, case, stopped
 
 RUNS, FORM, UNCHANGED, AGAIN = of_calls()
-FUSED = (
-    "scaled_dot_product_attention",
-    "multi_head_attention_forward",
-    "flex_attention",
-    "_scaled_dot_product_attention_math",
-    "_scaled_dot_product_flash_attention_for_cpu",
-    "_scaled_dot_product_flash_attention",
-    "_scaled_dot_product_efficient_attention",
-    "_scaled_dot_product_cudnn_attention",
-    "_scaled_dot_product_fused_attention_overrideable",
-    "_flash_attention_forward",
-    "_efficient_attention_forward",
-    "_native_multi_head_attention",
-)
 SINGLE = "6e-8 an operation, over sums of some tens of terms"
 HALF = "float16 has 11 bits: one unit in the last place below 4 is 2e-3"
-
-
-@dataclasses.dataclass
-class GPTConfig:
-    """The configuration that the lesson provides."""
-
-    vocab_size: int = 50257
-    context_length: int = 1024
-    d_model: int = 768
-    n_heads: int = 12
-    n_layers: int = 12
-    dropout: float = 0.0
-    bias: bool = True
 
 
 def counts(key):

@@ -1,6 +1,5 @@
 """Lesson 7: what right answers on scaling laws must satisfy."""
 
-import dataclasses
 import functools
 
 import numpy as np
@@ -16,6 +15,7 @@ from autograder.exercise import (
     trouble,
     values,
 )
+from autograder.modules import GPTConfig
 from autograder.observations import (
     Array,
     Raised,
@@ -83,19 +83,6 @@ def parts_form(keys):
 
 
 # 7.1
-
-
-@dataclasses.dataclass
-class GPTConfig:
-    """The configuration that the lesson provides."""
-
-    vocab_size: int = 50257
-    context_length: int = 1024
-    d_model: int = 768
-    n_heads: int = 12
-    n_layers: int = 12
-    dropout: float = 0.0
-    bias: bool = True
 
 
 class Config(dict):
