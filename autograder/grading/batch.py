@@ -37,19 +37,23 @@ AHEAD = 3  # submissions a worker that wait for it
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """What every worker of a batch has to know."""
+    """What every worker of a batch has to know.
+
+    lessons: names of those that the batch has notebooks of
+    """
 
     seed: str
     limits: Limits = Limits()
     require_sandbox: bool = False
+    lessons: tuple[str, ...] = ()
 
 
 _lock = threading.Lock()
 
 
 @functools.cache
-def _warm(limits, require_sandbox):
-    warm = Warm(limits, require_sandbox)
+def _warm(limits, require_sandbox, lessons):
+    warm = Warm(limits, require_sandbox, lessons)
     atexit.register(warm.close)
     return warm
 
@@ -57,7 +61,9 @@ def _warm(limits, require_sandbox):
 def warm_process(settings):
     """This process's warm process, started if need be."""
     with _lock:
-        return _warm(settings.limits, settings.require_sandbox)
+        return _warm(
+            settings.limits, settings.require_sandbox, settings.lessons
+        )
 
 
 @functools.cache
@@ -184,9 +190,13 @@ class Batch:
             self._run()
 
     def _run(self):
+        self.found = arrivals(self.source)
+        names = {each.lesson for each in self.found if not each.problem}
+        self.settings = dataclasses.replace(
+            self.settings, lessons=tuple(sorted(names))
+        )
         if not self.scheduler:
             warm_process(self.settings).start(self.launched)
-        self.found = arrivals(self.source)
         keys = self._keys()
         todo, kept = [], []
         for arrival in self.found:
@@ -204,12 +214,7 @@ class Batch:
         self.write_tables()
 
     def _keys(self):
-        prints = {
-            name: fingerprint(name)
-            for name in {
-                each.lesson for each in self.found if not each.problem
-            }
-        }
+        prints = {name: fingerprint(name) for name in self.settings.lessons}
         return {
             id(each): key_of(
                 each,
@@ -239,12 +244,10 @@ class Batch:
                 yield client.get_executor(retries=2)
         else:
             if self.todo:
-                names = {
-                    each.lesson for each in self.found if not each.problem
-                }
                 with importing():  # answers, and what they need
-                    for name in sorted(names):
+                    for name in self.settings.lessons:
                         _prepared(name, self.settings.seed)
+                    _import_nbgrader()
                 warm = warm_process(self.settings)
                 warm.wait()
                 if warm.told:
@@ -267,12 +270,7 @@ class Batch:
 
         for _ in range(self.workers * AHEAD):
             submit()
-        # Loading nbgrader takes a second, in which the first are graded. It
-        # would take two: jsonschema compiles 39 grammars for formats that no
-        # notebook has, if this module is there.
-        sys.modules.setdefault("rfc3987_syntax", None)
-        with importing():
-            from autograder.grading.gradebook import Writer
+        from autograder.grading.gradebook import Writer
 
         writer = Writer(self.out)
         try:
@@ -328,6 +326,16 @@ class Batch:
         made = self.records.all()
         write_atomically(self.out / "grades.csv", grades_table(made))
         write_atomically(self.out / "exercises.csv", exercises_table(made))
+
+
+def _import_nbgrader():
+    """Load nbgrader, which takes a second: while the warm process starts.
+
+    It would take two: jsonschema compiles 39 grammars for formats that no
+    notebook has, if that module is there.
+    """
+    sys.modules.setdefault("rfc3987_syntax", None)
+    import autograder.grading.gradebook  # noqa: F401
 
 
 def _result(future, arrival):

@@ -263,6 +263,8 @@ def environment():
         "PYTHONDONTWRITEBYTECODE": "1",
         "PYTHONHASHSEED": "0",
         "HOME": "/tmp",
+        # A fork copies the table of pages, which is short if they are large.
+        "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1",
         "OMP_NUM_THREADS": "1",
         "OPENBLAS_NUM_THREADS": "1",
         "MKL_NUM_THREADS": "1",

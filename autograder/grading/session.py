@@ -14,7 +14,6 @@ import resource
 import signal
 import socket
 import sys
-import time
 
 import numpy as np
 import torch
@@ -24,7 +23,7 @@ from IPython.core.interactiveshell import InteractiveShell
 from traitlets.config import Config
 
 from autograder.checker import look
-from autograder.exercise import exercises, find, lessons
+from autograder.exercise import exercises, find
 from autograder.grading import colab
 from autograder.grading.wire import (
     WireError,
@@ -36,7 +35,6 @@ from autograder.observations import pack
 
 MAX_OUTPUT = 20_000  # characters of a cell's output that are kept
 MAX_PICTURE = 400_000  # characters of a picture, base64
-WARM_UP = 0.5  # seconds
 GRACE = 2  # seconds after which a probe's process is killed for good
 MUCH_MEMORY = 1024 * 2**20  # bytes that an answer should not leave behind
 # Where a name that means something else changes what other answers do.
@@ -104,21 +102,21 @@ def make_shell():
     config.InteractiveShell.cache_size = 100
     shell = _Shell.instance(config=config)
     shell.display_formatter.active_types = ["text/plain", "image/png"]
-    _warm_up(shell)
     return shell
 
 
-def _warm_up(shell):
-    """Do once what every first call of a child would have to do again."""
+def warm_up(shell, names):
+    """Do once what every first call of a child would have to do again.
+
+    names: the lessons whose notebooks will run
+    """
     torch.set_num_threads(1)  # more would hang the children
     shell.run_cell("None", store_history=False)
     leaf = torch.ones(2, 2, dtype=torch.float64, requires_grad=True)
     torch.softmax(leaf @ leaf, -1).exp().sum().backward()
-    enough = time.monotonic() + WARM_UP
-    for lesson in lessons():
-        for exercise in exercises(lesson).values():
-            if time.monotonic() < enough:
-                look(exercise, _echo, exercise.visible_inputs())
+    for name in names:
+        for exercise in exercises(name).values():
+            look(exercise, _echo, exercise.visible_inputs())
 
 
 def _echo(*args, **kwargs):

@@ -23,10 +23,13 @@ END = 10  # seconds in which a session must be gone after it was told to
 
 
 class Warm:
-    """A warm process, shared by the threads of this one."""
+    """A warm process, shared by the threads of this one.
 
-    def __init__(self, limits, require_sandbox=False):
-        self.limits = limits
+    lessons: names of those whose notebooks will run, for which it prepares
+    """
+
+    def __init__(self, limits, require_sandbox=False, lessons=()):
+        self.limits, self.lessons = limits, lessons
         self.sandbox = find_sandbox(require_sandbox)
         self._require_sandbox = require_sandbox
         self._lock = threading.Lock()
@@ -72,6 +75,7 @@ class Warm:
             "processes": limits.processes,
             "files": limits.files,
             "cpu": int(limits.notebook),
+            "lessons": list(self.lessons),
         }
 
     def _wait(self):
