@@ -270,6 +270,7 @@ def _renderer():
     return mistune.create_markdown(escape=True, plugins=["table"])
 
 
+@functools.lru_cache(maxsize=2048)  # many hand in the text as it was
 def _markdown(source):
     made = _renderer()(source)
     # A picture from elsewhere would tell its host who reads this.

@@ -148,6 +148,26 @@ PALE_TEXTS = r"""
 }
 """
 
+# Text and formulas that are cut off where nothing can be moved sideways.
+CUT_OFF = r"""
+() => {
+  const cuts = (element) =>
+    ["hidden", "clip"].includes(getComputedStyle(element).overflowX);
+  const words = [...document.body.querySelectorAll("*")].filter((element) =>
+    !element.closest(".math") && element.clientWidth > 2 && cuts(element) &&
+    element.scrollWidth > element.clientWidth + 1 &&
+    element.textContent.trim());
+  // MathJax hides a second form of each formula, which is wider.
+  const formulas = [...document.querySelectorAll(".math")].filter((element) => {
+    const drawn = element.querySelector("mjx-math");
+    const right = (part) => part.getBoundingClientRect().right;
+    return drawn && cuts(element) && right(drawn) > right(element) + 1.5;
+  });
+  return [...words, ...formulas].map((element) =>
+    `is cut off: ${element.textContent.trim().slice(0, 60)}`);
+}
+"""
+
 # What reaches beyond the right edge, if the page can be moved sideways.
 OVERFLOW = r"""
 () => {

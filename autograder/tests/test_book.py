@@ -8,7 +8,14 @@ import urllib.parse
 
 import bs4
 import pytest
-from browsing import LOOKS, OVERFLOW, PALE_TEXTS, chromium, visiting
+from browsing import (
+    CUT_OFF,
+    LOOKS,
+    OVERFLOW,
+    PALE_TEXTS,
+    chromium,
+    visiting,
+)
 from built import CHAPTERS, PAGES, SITE, built
 
 from autograder import serve
@@ -123,7 +130,7 @@ def test_page(visit, name, look):
     page, faults = visit(name, **LOOKS[look])
     theme = page.evaluate("document.documentElement.dataset.theme")
     assert theme == ("dark" if look == "dark" else "light")
-    for script in (OVERFLOW, IMAGES, FIGURES, FORMULAS):
+    for script in (OVERFLOW, CUT_OFF, IMAGES, FIGURES, FORMULAS):
         faults += page.evaluate(script)
     faults += page.evaluate(PALE_TEXTS, "article")
     text = page.evaluate(READABLE)
