@@ -251,8 +251,9 @@ class RMSNorm(nn.Module):
 #
 # **Goal:** the activation of GPT and BERT in both of its forms.
 #
-# $$\mathrm{GELU}(x) = x\,\Phi(x), \qquad
-# \Phi(x) = \tfrac12\left(1 + \mathrm{erf}\frac{x}{\sqrt 2}\right)
+# $$\mathrm{GELU}(x) = x\,\Phi(x)$$
+#
+# $$\Phi(x) = \tfrac12\left(1 + \mathrm{erf}\frac{x}{\sqrt 2}\right)
 # \approx \tfrac12\left(1 + \tanh\left[\sqrt{2/\pi}\,
 # (x + 0.044715\,x^3)\right]\right)$$
 #

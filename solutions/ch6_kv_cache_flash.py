@@ -1289,8 +1289,9 @@ def flash_forward(
 # returned: P = exp(S − lse), without any running maximum.
 # With P at hand, the gradients are those of task 1.8:
 #
-# $$dV = P^\top dO, \qquad dP = dO\, V^\top, \qquad
-# dS = P \circ (dP - \delta), \qquad \delta = \mathrm{rowsum}(dO \circ O),$$
+# $$dV = P^\top dO, \qquad dP = dO\, V^\top,$$
+#
+# $$dS = P \circ (dP - \delta), \qquad \delta = \mathrm{rowsum}(dO \circ O),$$
 #
 # $$dQ = dS\, K / \sqrt d, \qquad dK = dS^\top Q / \sqrt d.$$
 #
