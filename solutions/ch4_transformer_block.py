@@ -785,8 +785,9 @@ class EncoderLayer(nn.Module):
 # sequence.
 #
 # $$x \leftarrow x + \mathrm{Attn}(\mathrm{LN}_1(x)), \quad
-# x \leftarrow x + \mathrm{Cross}(\mathrm{LN}_2(x), m), \quad
-# x \leftarrow x + \mathrm{MLP}(\mathrm{LN}_3(x))$$
+# x \leftarrow x + \mathrm{Cross}(\mathrm{LN}_2(x), m),$$
+#
+# $$x \leftarrow x + \mathrm{MLP}(\mathrm{LN}_3(x))$$
 #
 # **Contract**
 #
