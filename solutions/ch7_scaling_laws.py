@@ -405,8 +405,8 @@ def compute_optimal(C: float, p: dict) -> tuple[float, float]:
 # $$\mathrm{loss}(N) = \left(\frac{N_c}{N}\right)^{\alpha_N} \qquad
 # \mathrm{loss}(D) = \left(\frac{D_c}{D}\right)^{\alpha_D}$$
 #
-# $$\mathrm{loss}(N, D) = \left[\left(\frac{N_c}{N}\right)^{\alpha_N/\alpha_D} +
-# \frac{D_c}{D}\right]^{\alpha_D}$$
+# $$\mathrm{loss}(N, D) = \left[\left(\frac{N_c}{N}\right)
+# ^{\alpha_N/\alpha_D} + \frac{D_c}{D}\right]^{\alpha_D}$$
 #
 # for models with enough data, data with a model that is large enough, and
 # both limits at once.

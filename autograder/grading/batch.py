@@ -243,20 +243,24 @@ class Batch:
                 self.workers = max(1, len(client.ncores()))
                 yield client.get_executor(retries=2)
         else:
-            if self.todo:
-                with importing():  # answers, and what they need
-                    for name in self.settings.lessons:
-                        _prepared(name, self.settings.seed)
-                    _import_nbgrader()
-                warm = warm_process(self.settings)
-                warm.wait()
-                if warm.told:
-                    self.say(f"Careful: {warm.told}")
             with concurrent.futures.ThreadPoolExecutor(
                 self.workers
             ) as executor:
+                if self.todo:
+                    self._prepare(executor)
                 yield executor
             warm_process(self.settings).close()
+
+    def _prepare(self, executor):
+        """Load what grading needs while the warm process starts."""
+        with importing():  # answers, and what they need
+            for name in self.settings.lessons:
+                _prepared(name, self.settings.seed)
+        executor.submit(_load_writer)
+        warm = warm_process(self.settings)
+        warm.wait()
+        if warm.told:
+            self.say(f"Careful: {warm.told}")
 
     def _grade_all(self, executor, todo, keys, kept):
         waiting, running = iter(todo), {}
@@ -270,9 +274,7 @@ class Batch:
 
         for _ in range(self.workers * AHEAD):
             submit()
-        from autograder.grading.gradebook import Writer
-
-        writer = Writer(self.out)
+        writer = _load_writer()(self.out)
         try:
             for made in kept:
                 if (made["student"], made["lesson"]) in (
@@ -328,14 +330,16 @@ class Batch:
         write_atomically(self.out / "exercises.csv", exercises_table(made))
 
 
-def _import_nbgrader():
-    """Load nbgrader, which takes a second: while the warm process starts.
+def _load_writer():
+    """The class that writes results; with it nbgrader, for a second.
 
     It would take two: jsonschema compiles 39 grammars for formats that no
     notebook has, if that module is there.
     """
     sys.modules.setdefault("rfc3987_syntax", None)
-    import autograder.grading.gradebook  # noqa: F401
+    with importing():
+        from autograder.grading.gradebook import Writer
+    return Writer
 
 
 def _result(future, arrival):

@@ -158,7 +158,8 @@ CUT_OFF = r"""
     element.scrollWidth > element.clientWidth + 1 &&
     element.textContent.trim());
   // MathJax hides a second form of each formula, which is wider.
-  const formulas = [...document.querySelectorAll(".math")].filter((element) => {
+  const all = [...document.querySelectorAll(".math")];
+  const formulas = all.filter((element) => {
     const drawn = element.querySelector("mjx-math");
     const right = (part) => part.getBoundingClientRect().right;
     return drawn && cuts(element) && right(drawn) > right(element) + 1.5;
