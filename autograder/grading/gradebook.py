@@ -395,8 +395,8 @@ def _marked_source(lesson):
 
     path = SOURCE / lesson / f"{lesson}.ipynb"
     if path.exists():
-        # Our own file needs no validation.
-        made = nbformat.from_dict(json.loads(path.read_text("utf-8")))
+        # Our own file, so nobody need validate it.
+        made = nbformat.v4.reads(path.read_text("utf-8"))
     else:
         made = copy.deepcopy(source_notebook(lesson))
     config = _config()
