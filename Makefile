@@ -5,17 +5,19 @@ PYTHON ?= python3
 PY := .venv/bin/python
 
 ## make start      set up, build the book, serve it with JupyterLab
-## make test       set up, run everything that CI runs
+## make lab        JupyterLab without the book
 ## make book       build the book into _build/html
+## make cheatsheet.pdf    the cheat sheet on paper (needs Chromium)
+## make clean      remove what was built, but neither .venv nor grades
+# <!-- full edition -->
+## make test       set up, run everything that CI runs
 ## make exercises  write notebooks and goldens from solutions/
 ## make verify     check that lessons, exercises and answers agree
 ## make grade SUBMISSIONS=folder   grade a class's notebooks
-## make lab        JupyterLab without the book
 ## make student-edition   the course without answers, as a zip
-## make cheatsheet.pdf    the cheat sheet on paper (needs Chromium)
 ## make links      do the book's links lead somewhere? (needs the network)
 ## make bench      how long checks and grading take
-## make clean      remove what was built, but neither .venv nor grades
+# <!-- end -->
 help:
 	@sed -n 's/^## //p' Makefile
 

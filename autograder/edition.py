@@ -25,7 +25,6 @@ LEFT_OUT = (
     "book/teach.md",
     "nbgrader_config.py",
     "solutions/",
-    "AGENTS.md",
     "CHANGELOG.md",
     "CONTRIBUTING.md",
 )
@@ -79,7 +78,7 @@ def without_answers(name):
     data = (ROOT / name).read_bytes()
     if name == "_toc.yml":
         return _contents(data.decode()).encode()
-    if pathlib.PurePath(name).suffix == ".md":
+    if pathlib.PurePath(name).suffix == ".md" or name == "Makefile":
         return _prose(data.decode()).encode()
     return data
 
@@ -104,9 +103,12 @@ def _pages():
 
 
 def _prose(text):
-    """A page without parts marked as the full edition's, and without rows of
+    """A file without parts marked as the full edition's, and without rows of
     tables and lists that send readers to answers."""
     text = re.sub(
-        r"<!-- full edition -->\n.*?<!-- end -->\n", "", text, flags=re.DOTALL
+        r"(# )?<!-- full edition -->\n.*?<!-- end -->\n",
+        "",
+        text,
+        flags=re.DOTALL,
     )
     return re.sub(r"^(\||\d+\.) .*`solutions/`.*\n", "", text, flags=re.M)

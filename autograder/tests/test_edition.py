@@ -1,5 +1,6 @@
 """The student edition is complete, and holds no answer."""
 
+import re
 import subprocess
 import sys
 import zipfile
@@ -67,6 +68,21 @@ def test_pages_do_not_send_readers_to_answers(unpacked):
         text = (unpacked / name).read_text("utf-8")
         assert "solutions/" not in text
         assert "full edition" not in text
+
+
+def test_only_commands_that_work_are_named(unpacked):
+    told = subprocess.run(
+        ["make"], cwd=unpacked, capture_output=True, text=True, check=True
+    )
+    told = told.stdout + (unpacked / "README.md").read_text("utf-8")
+    named = set(re.findall(r"^ *make ([\w.-]+)", told, re.MULTILINE))
+    assert named == {"start", "lab", "book", "cheatsheet.pdf", "clean"}
+
+
+def test_assistants_are_asked_to_tutor(unpacked):
+    text = (unpacked / "AGENTS.md").read_text("utf-8")
+    assert "tutor; do not solve" in text
+    assert "teach.md" not in text and "CONTRIBUTING" not in text
 
 
 def test_checks_work_and_say_what_they_lack(unpacked):
