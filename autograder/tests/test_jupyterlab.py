@@ -110,7 +110,7 @@ def readable(page):
         assert not page.evaluate(PALE_TEXTS, ".jp-RenderedHTML"), look
 
 
-def test_a_misconception_is_named_and_the_right_answer_gets_full_marks(
+def test_a_learner_is_told_what_is_wrong_then_right_then_left(
     lab, browser, tmp_path
 ):
     site = f"http://{serve.HOST}:{lab.port}/"
@@ -150,6 +150,11 @@ def test_a_misconception_is_named_and_the_right_answer_gets_full_marks(
         # What lies on the disk is what will be handed in.
         page.keyboard.press("Control+s")
         expect(page.locator(".jp-mod-dirty")).to_have_count(0)
+        # nbgrader's own check runs what was saved and lists what is left.
+        page.get_by_text("Validate", exact=True).click()
+        left = page.locator(".jp-Dialog")
+        expect(left).to_contain_text('check("score_std", score_std)')
+        expect(left).not_to_contain_text(CHECK)
         assert not faults, "\n".join(faults)
     cells = json.loads((tmp_path / NOTEBOOK).read_text())["cells"]
     sources = {
