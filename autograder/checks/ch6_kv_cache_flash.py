@@ -7,6 +7,7 @@ import weakref
 
 import numpy as np
 import torch
+from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from autograder.exercise import (
@@ -2304,6 +2305,20 @@ class Memory(TorchDispatchMode):
             self.biggest = max(self.biggest, size // tensor.element_size())
 
 
+class Leaks(TorchFunctionMode):
+    """Watches whether numbers leave torch, where nobody measures them."""
+
+    WAYS = ("numpy", "__array__", "__dlpack__", "tolist")
+
+    def __init__(self):
+        super().__init__()
+        self.found = False
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        self.found |= getattr(func, "__name__", "") in self.WAYS
+        return func(*args, **(kwargs or {}))
+
+
 DOUBLE = 8  # bytes of a float64
 
 
@@ -2418,17 +2433,18 @@ def _weighed(answer, one):
     scores = heads * q.shape[2] * k.shape[2]
     blocks = one["kwargs"]["block_q"], one["kwargs"]["block_k"]
     try:
-        with torch.no_grad(), Memory([q, k, v]) as memory:
+        with torch.no_grad(), Leaks() as leaks, Memory([q, k, v]) as memory:
             answer(q, k, v, **one["kwargs"])
     except BaseException as error:
         return stopped(error)
+    limits = {"all numbers in PyTorch's tensors": not leaks.found}
     # A row of scores is no larger than a copy of k, which is allowed.
     if q.shape[2] * k.shape[2] < k[0, 0].numel():
-        return {
+        return limits | {
             "no exponential of more scores than a tile has": memory.powers
             <= heads * math.prod(blocks)
         }
-    limits = {
+    limits |= {
         "no tensor as large as one head's scores": memory.biggest
         < q.shape[2] * k.shape[2],
         "no tensor as large as all heads' scores": memory.biggest < scores,
@@ -2704,15 +2720,20 @@ def _two_passes(answer, one):
     scores = q.shape[0] * q.shape[1] * one_head * DOUBLE
     ends = sum(each.numel() for each in (q, k, v, upstream)) * DOUBLE
     try:
-        with Memory([q, k, v, upstream]) as memory:
+        with Leaks() as leaks, Memory([q, k, v, upstream]) as memory:
             out = answer.apply(q, k, v, False)
             forward = memory.biggest, memory.peak
+            stays, leaks.found = not leaks.found, False
             kept = memory.now
             memory.biggest, memory.peak = 0, memory.now
             torch.autograd.grad(out, (q, k, v), upstream)
     except BaseException as error:
         return stopped(error)
     return {
+        "all numbers in PyTorch's tensors in the forward pass": stays,
+        "all numbers in PyTorch's tensors in the backward pass": (
+            not leaks.found
+        ),
         "no tensor as large as one head's scores in the forward pass": (
             forward[0] < one_head
         ),

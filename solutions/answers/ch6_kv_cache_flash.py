@@ -3511,27 +3511,26 @@ def _wide(x):
 
 @oracle(
     "flash_forward",
-    evidence="scipy's softmax and logsumexp in float64, one query at a time "
-    "with the keys it sees",
+    evidence="torch.logaddexp over the keys, then a second pass, in float64",
 )
-def flash_forward_rows(q, k, v, *, block_q, block_k, is_causal):
-    from scipy import special
-
-    Tq, Tk = q.shape[-2], k.shape[-2]
-    out = torch.zeros(*q.shape[:-1], v.shape[-1], dtype=torch.float64)
-    lse = torch.full(q.shape[:-1], -math.inf, dtype=torch.float64)
-    k64, v64 = k.detach().double(), v.detach().double()
-    for i in range(Tq):
-        end = i + 1 + Tk - Tq if is_causal else Tk
-        if end <= 0:
-            continue
-        one = q[..., i : i + 1, :].detach().double()
-        s = (one * k64[..., :end, :]).sum(-1).numpy() / math.sqrt(q.shape[-1])
-        p = torch.as_tensor(special.softmax(s, axis=-1))
-        out[..., i, :] = (p[..., None] * v64[..., :end, :]).sum(-2)
-        lse[..., i] = torch.as_tensor(special.logsumexp(s, axis=-1))
+def flash_forward_two_passes(q, k, v, *, block_q, block_k, is_causal):
     wide = torch.promote_types(q.dtype, torch.float32)
-    return out.to(q.dtype), lse.to(wide)
+    dtype, (q, k, v) = q.dtype, (x.detach().double() for x in (q, k, v))
+    Tq, Tk = q.shape[-2], k.shape[-2]
+    position = torch.arange(Tq) + Tk - Tq
+
+    def scores(j):  # (..., Tq), with one key
+        s = (q * k[..., j : j + 1, :]).sum(-1) / math.sqrt(q.shape[-1])
+        return s.masked_fill(is_causal & (position < j), -math.inf)
+
+    lse = torch.full(q.shape[:-1], -math.inf, dtype=torch.float64)
+    for j in range(Tk):
+        lse = torch.logaddexp(lse, scores(j))
+    safe = lse.masked_fill(lse == -math.inf, math.inf)
+    out = torch.zeros(*q.shape[:-1], v.shape[-1], dtype=torch.float64)
+    for j in range(Tk):
+        out += (scores(j) - safe).exp()[..., None] * v[..., j : j + 1, :]
+    return out.to(dtype), lse.to(wide)
 
 
 class _Flash:
@@ -4142,6 +4141,27 @@ def flash_forward_plain(q, k, v, *, block_q, block_k, is_causal):
 
 
 @_flash_wrong(
+    "fresh reader: plain attention where the check does not look",
+    "The numbers leave PyTorch's tensors for an array or a list, where the "
+    "check cannot measure what you hold. Compute with tensors, tile by tile.",
+)
+def flash_forward_in_numpy(q, k, v, *, block_q, block_k, is_causal):
+    wide = (x.to(torch.promote_types(x.dtype, torch.float32)) for x in (q, k))
+    s = np.matmul(*(x.numpy() for x in (next(wide), next(wide).mT)))
+    s = s / math.sqrt(q.shape[-1])
+    Tq, Tk = s.shape[-2:]
+    if is_causal:
+        s = np.where(np.tri(Tq, Tk, Tk - Tq, dtype=bool), s, -np.inf)
+    top = s.max(-1, keepdims=True)
+    power = np.exp(s - np.where(np.isneginf(top), 0, top))
+    total = power.sum(-1, keepdims=True)
+    out = power / np.where(total == 0, 1, total) @ v.numpy().astype(s.dtype)
+    with np.errstate(divide="ignore"):
+        lse = (top + np.log(total))[..., 0]
+    return torch.from_numpy(out).to(q.dtype), torch.from_numpy(lse)
+
+
+@_flash_wrong(
     "a loop over heads; plausible",
     "You go over batch and heads one by one and compute plain attention for "
     "each: the scores of one head are there as a whole. Tile queries and "
@@ -4701,6 +4721,21 @@ class FlashAttentionTileSoftmax(_Own):
     def weights(cls, s, lse):
         alive = s.amax(-1, keepdim=True) > -math.inf
         return s.masked_fill(~alive, 0).softmax(-1) * alive
+
+
+@_function_wrong(
+    "fresh reader: plain attention where the check does not look",
+    "The numbers leave PyTorch's tensors for an array, where the check cannot "
+    "measure what you hold. Compute with tensors, tile by tile.",
+)
+class FlashAttentionInNumpy(_Own):
+    @classmethod
+    def flash(cls):
+        def forward(q, k, v, **how):
+            q, k, v = (x.detach() for x in (q, k, v))
+            return flash_forward_in_numpy(q, k, v, **how)
+
+        return forward
 
 
 @_function_wrong(
