@@ -15,7 +15,8 @@ class Attack:
     code: the cell; it runs before all answers
     answer: of `softmax`, wrong on purpose
     slow: whether it takes seconds to be stopped
-    finds: text that would be in what the cell prints if it succeeded
+    finds: text that would be in what the cell prints if it succeeded; the
+        code has it in two parts, or a traceback would show it
     """
 
     kind: str
@@ -210,17 +211,18 @@ attack(
 import importlib, pathlib, sys
 for name in ("solutions.ch1_self_attention", "solutions.answers"):
     try:
-        importlib.import_module(name); print("GOTCHA")
+        importlib.import_module(name); print("GOT" "CHA")
     except ImportError:
         pass
 import autograder
 root = pathlib.Path(autograder.__file__).parent.parent
-for path in root.rglob("ch*_*.py"):
-    if ".venv" not in path.parts and (
-            "BEGIN SOLUTION" in path.read_text(errors="ignore")):
-        print("GOTCHA", path)
+for top in root.iterdir():
+    if top.name != ".venv":  # large, and without answers
+        for path in top.rglob("ch*_*.py"):
+            if "BEGIN SOLUTION" in path.read_text(errors="ignore"):
+                print("GOT" "CHA", path)
 print([p.name for p in root.iterdir() if p.name in (
-    "solutions", "exercises")] and "GOTCHA")
+    "solutions", "exercises")] and "GOT" "CHA")
 """,
 )
 
@@ -230,7 +232,7 @@ attack(
     """\
 from autograder import check
 try:
-    print("GOTCHA", str(check("softmax", softmax, fresh=True)))
+    print("GOT" "CHA", str(check("softmax", softmax, fresh=True)))
 except BaseException as error:
     print(type(error))
 """,
@@ -267,7 +269,7 @@ get_ipython().events.register(
     "pre_run_cell", lambda info: seen.append(info.raw_cell))
 get_ipython().events.register(
     "post_run_cell", lambda result: print(
-        "GOTCHA" if any("fresh" in text for text in seen) else ""))
+        "GOT" "CHA" if any("fresh" in text for text in seen) else ""))
 """,
 )
 
@@ -283,7 +285,7 @@ for path in pathlib.Path("/proc").glob("[0-9]*/*"):
             text += path.read_text(errors="replace")
         except OSError:
             pass
-print("GOTCHA" if "AUTOGRADER_SEED" in text or "bwrap" in text else "")
+print("GOT" "CHA" if "AUTOGRADER_SEED" in text or "bwrap" in text else "")
 """,
 )
 
@@ -293,7 +295,7 @@ attack(
     """\
 try:
     from transformers import GPT2Model
-    print("GOTCHA")
+    print("GOT" "CHA")
 except ImportError:
     pass
 """,
@@ -312,7 +314,7 @@ paths = set(root.rglob("*.db")) | set(root.rglob("*.csv"))
 paths |= {pathlib.Path(p) for p in glob.glob("/tmp/**", recursive=True)
           if p.endswith((".db", ".ipynb", ".csv"))}
 paths = [p for p in paths if ".venv" not in p.parts]
-print("GOTCHA" if paths else "", paths)
+print("GOT" "CHA" if paths else "", paths)
 """,
 )
 
@@ -330,7 +332,7 @@ for folder in (pathlib.Path(autograder.__file__).parent,
     try:
         path = pathlib.Path(folder) / "GOTCHA.py"
         path.write_text("x")
-        print("GOTCHA", path)
+        print("GOT" "CHA", path)
     except OSError:
         pass
 """,
@@ -346,7 +348,7 @@ for path in ("/root/.ssh", "/root/.bash_history", "/etc/shadow",
     try:
         there = os.listdir(path) if os.path.isdir(path) else open(path).read()
         if there:
-            print("GOTCHA", path)
+            print("GOT" "CHA", path)
     except OSError:
         pass
 """,
@@ -364,7 +366,7 @@ for number in range(3, 256):
         continue
     if not link.startswith(("socket:", "/tmp/", "/dev/null", "pipe:",
                             "anon_inode:", "/proc/")):
-        print("GOTCHA", link)
+        print("GOT" "CHA", link)
 """,
 )
 
@@ -378,11 +380,11 @@ import socket
 for address in (("1.1.1.1", 53), ("8.8.8.8", 443), ("192.168.0.1", 80)):
     try:
         socket.create_connection(address, timeout=0.5)
-        print("GOTCHA", address)
+        print("GOT" "CHA", address)
     except OSError:
         pass
 try:
-    print("GOTCHA", socket.gethostbyname("example.org"))
+    print("GOT" "CHA", socket.gethostbyname("example.org"))
 except OSError:
     pass
 """,
@@ -393,11 +395,11 @@ attack(
     "services of this machine",
     """\
 import socket
-print("GOTCHA" if len(socket.if_nameindex()) > 1 else "")
+print("GOT" "CHA" if len(socket.if_nameindex()) > 1 else "")
 for port in (22, 80, 443, 5432, 8000, 8080, 8786, 8888):
     try:
         socket.create_connection(("127.0.0.1", port), timeout=0.2)
-        print("GOTCHA", port)
+        print("GOT" "CHA", port)
     except OSError:
         pass
 """,
@@ -418,7 +420,7 @@ for path in paths:
         path.write_text("x")
     except OSError:
         pass
-print("GOTCHA" if found else "", found)
+print("GOT" "CHA" if found else "", found)
 """,
 )
 
@@ -446,7 +448,7 @@ attack(
     "modules and builtins",
     """\
 import builtins, sys, torch
-print("GOTCHA" if hasattr(builtins, "stayed") else "")
+print("GOT" "CHA" if hasattr(builtins, "stayed") else "")
 builtins.stayed = True
 torch.exp = torch.ones_like
 """,
@@ -463,7 +465,7 @@ for number in {os.getppid(), 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10} - {
         os.getpid()}:
     try:
         with open(f"/proc/{number}/mem", "r+b"):
-            print("GOTCHA", number)
+            print("GOT" "CHA", number)
     except OSError:
         pass
 """,
@@ -491,7 +493,7 @@ import ctypes, os
 libc = ctypes.CDLL(None, use_errno=True)
 for number in {os.getppid(), *range(2, 50)} - {os.getpid(), 0}:
     if libc.ptrace(16, number, 0, 0) == 0:
-        print("GOTCHA", number)
+        print("GOT" "CHA", number)
 """,
 )
 
@@ -502,11 +504,11 @@ attack(
 import ctypes, os
 libc = ctypes.CDLL(None, use_errno=True)
 if libc.umount2(b"/proc", 2) == 0:
-    print("GOTCHA umount")
+    print("GOT" "CHA umount")
 if libc.mount(b"tmpfs", b"/usr", b"tmpfs", 0, None) == 0:
-    print("GOTCHA mount")
+    print("GOT" "CHA mount")
 if libc.unshare(0x10000000) == 0:
-    print("GOTCHA user namespace")
+    print("GOT" "CHA user namespace")
 """,
 )
 
