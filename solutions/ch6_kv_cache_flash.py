@@ -1176,8 +1176,8 @@ def merge_states(a: tuple, b: tuple) -> tuple[np.ndarray, np.ndarray]:
 #   (That is tried with 2 queries, 60 keys and tiles of 2 × 5.)
 #   So a loop over heads, over queries, or over tiles of queries alone, is no
 #   answer.
-#   The numbers stay in PyTorch's tensors, which can be measured: neither
-#   `numpy()` nor `tolist()`.
+#   Floating numbers stay in PyTorch's tensors, which can be measured: neither
+#   `numpy()` nor `tolist()` of them.
 # - Gradients are not asked for.
 #
 # **Example**
@@ -1317,7 +1317,7 @@ def flash_forward(
 #   What is kept between the passes takes at most twice the memory of q, k, v
 #   and the output together.
 #   (It is tried with two heads of 70 queries and 75 keys.)
-#   The numbers stay in PyTorch's tensors, which can be measured.
+#   Floating numbers stay in PyTorch's tensors, which can be measured.
 # - A second derivative is not asked for.
 #
 # **Example**

@@ -2306,7 +2306,10 @@ class Memory(TorchDispatchMode):
 
 
 class Leaks(TorchFunctionMode):
-    """Watches whether numbers leave torch, where nobody measures them."""
+    """Watches whether numbers leave torch, where nobody measures them.
+
+    Positions and sizes, which are integers, may.
+    """
 
     WAYS = ("numpy", "__array__", "__dlpack__", "tolist")
 
@@ -2315,7 +2318,8 @@ class Leaks(TorchFunctionMode):
         self.found = False
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
-        self.found |= getattr(func, "__name__", "") in self.WAYS
+        if getattr(func, "__name__", "") in self.WAYS:
+            self.found |= args[0].is_floating_point()
         return func(*args, **(kwargs or {}))
 
 

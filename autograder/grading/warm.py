@@ -44,7 +44,7 @@ def main(descriptor):
     """
     control = socket.socket(fileno=descriptor)
     shell = make_shell()
-    settings, _ = receive(control, 60)
+    settings, _ = receive(control, None)  # a large class is read first
     warm_up(shell, settings["lessons"])
     gc.freeze()  # children that collect garbage need not copy all pages
     gc.enable()

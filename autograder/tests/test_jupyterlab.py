@@ -110,7 +110,7 @@ def readable(page):
         assert not page.evaluate(PALE_TEXTS, ".jp-RenderedHTML"), look
 
 
-def test_a_learner_is_told_what_is_wrong_then_right_then_left(
+def test_a_learner_sees_the_mistake_then_full_marks_then_what_is_left(
     lab, browser, tmp_path
 ):
     site = f"http://{serve.HOST}:{lab.port}/"

@@ -3648,6 +3648,13 @@ class flash_forward_pieces(_Flash):
     pass
 
 
+@right("flash_forward", evidence="plausible: positions listed by torch")
+@_answered
+class flash_forward_listed(_Flash):
+    def starts(self, T, size):
+        return torch.arange(0, T, size).tolist()
+
+
 @right("flash_forward", evidence="K79 running output, always divided")
 @_answered
 class flash_forward_running(_Flash):

@@ -338,6 +338,7 @@ for folder in (pathlib.Path(autograder.__file__).parent,
 """,
 )
 
+# It tries the places where systems keep homes and secrets, whoever grades.
 attack(
     "files",
     "homes and secrets",
