@@ -205,7 +205,7 @@ def merge_heads(x: Tensor) -> Tensor:
 # **Goal:** the layer that every GPT block contains, in a form into which
 # trained weights can be loaded.
 #
-# $$\mathrm{out} = \mathrm{concat}(o_1, \dots, o_H)\, W_O^\top + b_O, \qquad
+# $$\mathrm{out} = \mathrm{concat}(o_1, \dots, o_H)\, W_O + b_O, \qquad
 # o_h = \mathrm{softmax}\!\left(\frac{Q_h K_h^\top}{\sqrt{D_h}} +
 # \mathrm{mask}\right) V_h$$
 #
@@ -864,9 +864,9 @@ def rotate(x: Tensor) -> Tensor:
 #
 # For a token $x_t$ there is a latent $c_t = W_{\mathrm{down}}\, x_t$ of
 # `d_latent` numbers.
-# Every head's key and value are linear in it: $k_{t,h} = K_h c_t$,
-# $v_{t,h} = V_h c_t$, with $K_h$ and $V_h$ the head's Dh rows of `k_up` and
-# `v_up`.
+# Every head's key and value are linear in it: $k_{t,h} = U^K_h c_t$,
+# $v_{t,h} = U^V_h c_t$, with $U^K_h$ and $U^V_h$ the head's Dh rows of `k_up`
+# and `v_up`.
 # Positions come in by a second, small part of the score: each head has a
 # rotary query, and **one** rotary key is shared by all heads.
 #
@@ -932,7 +932,7 @@ def rotate(x: Tensor) -> Tensor:
 # each head's query over to d_latent numbers; its key is then the latent
 # itself, for all heads.
 # The weighted average of latents is carried back by each head's block of
-# `v_up.weight`, since an average of $V_h c_j$ is $V_h$ times the average.
+# `v_up.weight`, as an average of $U^V_h c_j$ is $U^V_h$ times that of $c_j$.
 # The scale stays what it was.
 #
 # </details>
@@ -1040,7 +1040,8 @@ class LatentAttention(nn.Module):
 # - Return weights `w2` (n,) in `float64` with
 #   - no entry below 0 and a sum of 1 (up to rounding: −1e-12 and 1e-9),
 #   - the same output: no entry of `w2 @ v` differs from that of `w @ v` by
-#     1e-9 times the largest absolute value in `v` (or 1, if that is larger),
+#     more than 1e-9 times the largest absolute value in `v` (or 1, if that
+#     is larger),
 #   - a total variation distance $\tfrac12 \sum_i |w_i - w'_i|$ above 0.3.
 # - There are infinitely many such weights; any will do.
 #   numpy is enough; `scipy.optimize` is allowed, where it is installed.

@@ -454,8 +454,7 @@ def apply_rope(
 #
 # **Why it matters:** Meta's Llama weights are interleaved and Hugging Face's
 # are half-split, so every conversion script does this.
-# If it is left out, nothing fails: the model loads, and writes fluent
-# nonsense.
+# If it is left out, nothing fails: the model loads and writes nonsense.
 #
 # <details>
 # <summary>Hint 1: where does row r go?</summary>

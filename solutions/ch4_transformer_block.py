@@ -79,7 +79,7 @@ def attend(
 # model choose its own scale and offset.
 #
 # $$y = \frac{x - \mathrm{mean}(x)}{\sqrt{\mathrm{var}(x) + \epsilon}}
-# \odot w + b$$
+# \circ w + b$$
 #
 # **Contract**
 #
@@ -174,7 +174,7 @@ class LayerNorm(nn.Module):
 # **Goal:** the cheaper norm of Llama and most models after it: no mean, no
 # bias.
 #
-# $$y = \frac{x}{\sqrt{\mathrm{mean}(x^2) + \epsilon}} \odot w$$
+# $$y = \frac{x}{\sqrt{\mathrm{mean}(x^2) + \epsilon}} \circ w$$
 #
 # **Contract**
 #
@@ -337,7 +337,7 @@ def gelu(x: Tensor, approximate: str = "none") -> Tensor:
 # **Goal:** an MLP in which one projection of the input gates another.
 #
 # $$\mathrm{out} = W_{\mathrm{down}}\bigl(\mathrm{SiLU}(W_{\mathrm{gate}}\,x)
-# \odot W_{\mathrm{up}}\,x\bigr), \qquad
+# \circ W_{\mathrm{up}}\,x\bigr), \qquad
 # \mathrm{SiLU}(u) = u\,\sigma(u)$$
 #
 # **Contract**
@@ -466,7 +466,7 @@ class SwiGLU(nn.Module):
 # hands its input through unchanged.
 #
 # **Why it matters:** the stream is never overwritten, only added to.
-# That is why a block that has learned nothing does no harm, and why
+# That is why doing nothing is easy for a block (two zero matrices), and why
 # gradients reach the first layer of a deep stack.
 #
 # <details>
@@ -609,8 +609,8 @@ class TransformerBlock(nn.Module):
 # dropout_sites(block)          # ["1"]
 # ```
 #
-# **Why it matters:** dropout that never acts, or acts in eval mode, is among
-# the most common faults of published code, and no loss curve shows it.
+# **Why it matters:** dropout that never acts, or acts in eval mode, is
+# easily written, and no loss curve shows it.
 #
 # <details>
 # <summary>Hint 1: what else could change the output?</summary>
@@ -1062,7 +1062,7 @@ def depth_profile(L: int, norm_first: bool, seed: int) -> dict:
 # - Return (B, N, C·p·p) in the dtype of `img`, N = (H/p) · (W/p).
 #   Patches run row by row, left to right; inside a patch the numbers run over
 #   channels, then rows, then columns: the order (C, p, p).
-# - If p divides H or W not, raise a `ValueError`.
+# - If p does not divide H or W, raise a `ValueError`.
 #
 # **Example:** one channel, 2 × 4 pixels, two patches.
 #
