@@ -7,8 +7,11 @@ can still be mended. Where no notebook is open there is nothing to say.
 
 import json
 import os
-import re
 import sys
+import warnings
+
+from autograder.cells import defines
+from autograder.course import check_id
 
 PATIENCE = 10  # seconds for Colab's page to hand over the notebook
 
@@ -20,7 +23,10 @@ def advice(names):
     returns: sentences; none if all is well, or if no notebook is open
     """
     made, note = open_notebook()
-    told = tuple(troubles(cells_of(made), names))
+    with warnings.catch_warnings():
+        # Python said it already when the cell was run.
+        warnings.simplefilter("ignore")
+        told = tuple(troubles(cells_of(made), names))
     return (*told, note) if note and (told or made is None) else told
 
 
@@ -88,12 +94,17 @@ def cells_of(made):
             (
                 cell["cell_type"],
                 "".join(cell["source"]),
-                cell["metadata"].get("nbgrader", {}).get("grade_id"),
+                _mark(cell["metadata"]),
             )
             for cell in made["cells"]
         )
     except (AttributeError, KeyError, TypeError):
         return ()
+
+
+def _mark(metadata):
+    mark = metadata.get("nbgrader", {}).get("grade_id")
+    return mark if isinstance(mark, str) else None
 
 
 def troubles(cells, names):
@@ -102,7 +113,7 @@ def troubles(cells, names):
     cells: (type, source, mark), see `cells_of`
     names: the lesson's exercises
     """
-    wanted = {*names, *(f"check-{name}" for name in names)}
+    wanted = {*names, *map(check_id, names)}
     places = {}
     for number, (_, _, mark) in enumerate(cells, start=1):
         if mark in wanted:
@@ -111,7 +122,7 @@ def troubles(cells, names):
         return  # a chapter or a scratch notebook, which nobody hands in
     for name in names:
         yield from _of_answer(name, cells, places.get(name, []))
-        checks = places.get(f"check-{name}", [])
+        checks = places.get(check_id(name), [])
         if not checks:
             yield (
                 f"The check cell of {name} is gone: copy it from a fresh "
@@ -128,7 +139,7 @@ def _of_answer(name, cells, own):
     others = [
         number
         for number, (kind, source, _) in enumerate(cells, start=1)
-        if kind == "code" and number not in own and _defines(source, name)
+        if kind == "code" and number not in own and name in defines(source)
     ]
     if len(own) > 1:
         yield (
@@ -159,15 +170,6 @@ def _of_answer(name, cells, own):
             "definition, in its own cell, or what you checked may not be "
             "what is graded."
         )
-
-
-def _defines(source, name):
-    name = re.escape(name)
-    return re.search(
-        rf"^(?:(?:async +)?def|class) +{name}\b|^{name} *(?::[^=\n]*)?=[^=]",
-        source,
-        re.MULTILINE,
-    )
 
 
 def _listed(numbers):

@@ -17,7 +17,13 @@ import nbformat
 from nbformat.v4 import new_code_cell
 from traitlets.config.loader import PyFileConfigLoader
 
-from autograder.course import ROOT, released_path, source_address, stamp
+from autograder.course import (
+    ROOT,
+    check_id,
+    released_path,
+    source_address,
+    stamp,
+)
 from autograder.exercise import exercises, lessons
 from autograder.goldens import (
     golden_bytes,
@@ -109,11 +115,17 @@ def _announced(cell, about, exercise):
             f"the cell before exercise {exercise.name!r} must be its task: "
             "Markdown that begins with '## '."
         )
+    level, minutes = about.get("level"), about.get("minutes")
+    if level not in range(1, len(LEVELS) + 1) or not minutes:
+        raise SourceError(
+            f"the cell of exercise {exercise.name!r} has level={level!r} and "
+            f"minutes={minutes!r} in its header: give it a level from 1 to "
+            f"{len(LEVELS)} and the minutes that it takes."
+        )
     heading, _, text = cell.source.partition("\n")
     lines = [
-        f"*Level {about['level']} of {len(LEVELS)} "
-        f"({LEVELS[about['level'] - 1]}) · about {about['minutes']} minutes "
-        f"· {points_text(exercise.points)}*"
+        f"*Level {level} of {len(LEVELS)} ({LEVELS[level - 1]}) · about "
+        f"{minutes} minutes · {points_text(exercise.points)}*"
     ]
     if exercise.forbids:
         # aten's own names, with an underscore, mean nothing to a learner.
@@ -129,8 +141,8 @@ def _announced(cell, about, exercise):
     return {
         "name": exercise.name,
         "title": heading.removeprefix("## "),
-        "level": about["level"],
-        "minutes": about["minutes"],
+        "level": level,
+        "minutes": minutes,
         "points": exercise.points,
     }
 
@@ -148,7 +160,7 @@ def _check_cell(exercise):
         ### END HIDDEN TESTS""")
     return marked(
         new_code_cell(source),
-        f"check-{name}",
+        check_id(name),
         grade=True,
         locked=True,
         points=exercise.points,
@@ -222,7 +234,10 @@ def generated(only=()):
 
 
 def readme(text):
-    """The README with its table of lessons as the notebooks have it."""
+    """The README with its table of lessons as the notebooks have it.
+
+    raises SourceError: a line that the table stands between is missing
+    """
     begin, end = "<!-- lessons: written by make exercises -->", "<!-- end -->"
     rows, total = [], [0, 0, 0]
     for lesson in lessons():
@@ -245,8 +260,14 @@ def readme(text):
             for name, count, minutes, points in rows
         ),
     ]
-    head, _, tail = text.partition(begin)
-    _, _, tail = tail.partition(end)
+    head, begun, tail = text.partition(begin)
+    old, ended, tail = tail.partition(end)
+    if not begun:
+        raise SourceError(f"README.md lacks the line {begin!r}.")
+    if not ended or "<!--" in old:  # what ends there is another part
+        raise SourceError(
+            f"README.md lacks the line {end!r} below its table of lessons."
+        )
     return "\n".join([head + begin, *table, end + tail])
 
 
@@ -254,7 +275,13 @@ def build(only=(), say=print):
     """Write every generated file that is not there or not current.
 
     only: lessons to build, by default all of them
+    raises SourceError: there is no such lesson, or a source breaks a rule
     """
+    for lesson in only:
+        if lesson not in lessons():
+            raise SourceError(
+                f"{lesson!r} is no lesson; there are {', '.join(lessons())}."
+            )
     logging.getLogger("traitlets").setLevel(logging.WARNING)
     for lesson in only or lessons():
         entries = lesson_goldens(lesson)

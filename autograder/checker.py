@@ -7,14 +7,13 @@ import secrets
 
 from autograder.before_submit import advice
 from autograder.exercise import (
-    UNUSABLE,
     exercises,
     find,
     lessons,
     unusable,
+    unusable_observation,
 )
 from autograder.judging import fresh_standard, judge, visible_standard
-from autograder.observations import Raised
 from autograder.probing import observe
 from autograder.report import Summary
 
@@ -44,6 +43,7 @@ class Check:
         report = check_visible(lesson, exercise, answer)
         if fresh:
             report = _check_fresh(lesson, exercise, answer, report)
+        self._reports.pop(name, None)  # so that the last check stands last
         self._reports[name] = lesson, report
         return report
 
@@ -97,12 +97,7 @@ def look(exercise, answer, inputs):
         trouble = "it cannot be looked at; a function or a class is due"
     if trouble is None:
         return observe(exercise, answer, inputs)
-    return {
-        "seen": Raised(UNUSABLE, (), trouble),
-        "forbidden": [],
-        "printed": "",
-        "device": None,
-    }
+    return unusable_observation(trouble)
 
 
 def check_visible(lesson, exercise, answer):

@@ -5,9 +5,17 @@ Each command imports what it needs when it runs.
 
 import argparse
 
+from autograder.course import ROOT
+
 
 def main(arguments=None):
     """Run the command that the arguments name; the exit status."""
+    if not (ROOT / "solutions").exists():
+        print(
+            "This is the student edition, and only the full edition has these "
+            "commands: run `make` to see what this one offers."
+        )
+        return 2
     options = _parser().parse_args(arguments)
     return options.run(options) or 0
 
@@ -81,12 +89,6 @@ def _parser():
     )
     grade.set_defaults(run=_grade)
 
-    start = commands.add_parser("start", help="serve the book and JupyterLab")
-    start.add_argument(
-        "rest", nargs=argparse.REMAINDER, help="options of autograder/serve.py"
-    )
-    start.set_defaults(run=_start)
-
     edition = commands.add_parser(
         "student-edition", help="the course without answers, as a zip"
     )
@@ -101,8 +103,13 @@ def _parser():
 
 def _build(options):
     from autograder.build import build
+    from autograder.notebooks import SourceError
 
-    build(options.lessons)
+    try:
+        build(options.lessons)
+    except SourceError as error:
+        print(error)
+        return 1
 
 
 def _verify(options):
@@ -115,16 +122,6 @@ def _grade(options):
     from autograder.grading.command import main
 
     return main(options)
-
-
-def _start(options):
-    from autograder.serve import main
-
-    problem = main(options.rest)
-    if problem:
-        print(problem)
-        return 1
-    return 0
 
 
 def _edition(options):

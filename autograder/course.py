@@ -5,11 +5,24 @@ import json
 import pathlib
 
 ROOT = pathlib.Path(__file__).parent.parent
+CHECK = "check-"  # how the grade id of a check cell begins
 
 
 def released_path(lesson):
     """The notebook that learners of a lesson open."""
     return ROOT / "exercises" / lesson / f"{lesson}.ipynb"
+
+
+def check_id(name):
+    """nbgrader's grade id of the cell that checks an exercise."""
+    return CHECK + name
+
+
+def checked_by(grade_id):
+    """The exercise that the cell with this grade id checks, or None."""
+    if not grade_id.startswith(CHECK):
+        return None
+    return grade_id.removeprefix(CHECK)
 
 
 @functools.cache

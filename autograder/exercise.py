@@ -7,7 +7,6 @@ import dataclasses
 import functools
 import importlib
 import pathlib
-import re
 import zlib
 from collections.abc import Callable
 
@@ -314,6 +313,19 @@ def unusable(answer, kind):
     return None
 
 
+def unusable_observation(text):
+    """What stands in for the observation of what is no answer at all.
+
+    text: why it is none, see `unusable`
+    """
+    return {
+        "seen": Raised(UNUSABLE, (), text),
+        "forbidden": [],
+        "printed": "",
+        "device": None,
+    }
+
+
 @functools.cache
 def lessons():
     """The lessons' stems, in reading order.
@@ -348,9 +360,3 @@ def find(name):
         if name in exercises(lesson):
             return lesson, exercises(lesson)[name]
     return None
-
-
-def title(lesson):
-    """A lesson's stem as words: ch1_self_attention → Self attention."""
-    words = re.sub(r"^[a-z]+\d*_", "", lesson).replace("_", " ")
-    return words[:1].upper() + words[1:]

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from autograder.exercise import Failure, Property, of_calls
-from autograder.observations import Raised, plain, raised
+from autograder.observations import Raised, plain
 from autograder.probing import call, case, on_device, stopped, to_tensor
 
 TWINS = 8  # parameters shorter than this may be equal by chance
@@ -137,8 +137,8 @@ def _one(answer, one, script, look, twice):
 def _played(script, module, one):
     try:
         return plain(script(module, one))
-    except (Exception, SystemExit) as error:
-        return raised(error)
+    except BaseException as error:
+        return stopped(error)
 
 
 def _load(module, weights, one):
@@ -181,7 +181,7 @@ def look_at(module, *, stats=True):
                 if value.numel() >= TWINS
                 and bool((value != value.flatten()[0]).any())
             },
-            lambda value: value.detach().numpy().tobytes(),
+            _bytes,
         ),
         "frozen": [
             name for name, value in own.items() if not value.requires_grad
@@ -196,6 +196,11 @@ def look_at(module, *, stats=True):
             if stats and value.numel()
         },
     }
+
+
+def _bytes(tensor):
+    # As bytes, since numpy has no bfloat16.
+    return tensor.detach().flatten().view(torch.uint8).numpy().tobytes()
 
 
 def _groups(tensors, key):

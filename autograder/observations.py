@@ -6,6 +6,7 @@ A tree of None, bool, int, float, str, list, dict, `Array`, `Raised` and
 
 import dataclasses
 import json
+import math
 
 import numpy as np
 import torch
@@ -66,11 +67,11 @@ def _plain(value, depth, leaves):
     if isinstance(value, torch.Tensor):
         return _plain_tensor(value)
     if isinstance(value, np.ndarray | np.generic):
-        return _plain_array(np.asarray(value), "numpy")
+        return _plain_array(np.asarray(value))
     if isinstance(value, bool):
         return bool(value)
     if isinstance(value, int):
-        return int(value) if abs(value) < 2**63 else float(value)
+        return _plain_integer(value)
     if isinstance(value, float):
         return float(value)
     if isinstance(value, str):  # sliced, a subclass of str is a str
@@ -106,10 +107,19 @@ def _plain_tensor(tensor):
         return Thing("Tensor", f"{dtype} on {tensor.device}: {error}")
 
 
-def _plain_array(array, library):
+def _plain_array(array):
     if array.dtype.kind not in "biufc" or array.nbytes > MAX_BYTES:
         return Thing("ndarray", f"{array.dtype} of shape {array.shape}")
-    return Array(library, array.dtype.name, np.array(array))
+    return Array("numpy", array.dtype.name, np.array(array))
+
+
+def _plain_integer(value):
+    if abs(value) < 2**63:
+        return int(value)
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf if value > 0 else -math.inf
 
 
 def _text(how, value):

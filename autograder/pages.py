@@ -46,7 +46,10 @@ def solution_page(text, **_options):
                 r"\n *### (BEGIN|END) SOLUTION\b.*", "", cell.source
             )
             cell.metadata["tags"] = ["hide-input"]
-            cell.metadata["mystnb"] = {"code_prompt_show": "Show an answer"}
+            cell.metadata["mystnb"] = {
+                "code_prompt_show": "Show an answer",
+                "code_prompt_hide": "Hide the answer",
+            }
             cells.append(new_code_cell(f'check("{name}", {name})'))
     title, _, text = cells[0].source.partition("\n")
     cells[0].source = f"{title}: solutions\n{text}"

@@ -219,6 +219,11 @@ def _state_restored():
     One thread: on arrays this small a second one only costs.
     """
     state = random.getstate(), np.random.get_state()
+    # Seeds wait here for a GPU that is not in use yet. It is an inner part of
+    # torch, which another version may lack.
+    tracker = getattr(torch.cuda, "_lazy_seed_tracker", None)
+    waiting = vars(tracker) if tracker else {}
+    seeds = dict(waiting)
     dtype, threads = torch.get_default_dtype(), torch.get_num_threads()
     device = torch.get_default_device()
     gpus = (
@@ -233,7 +238,11 @@ def _state_restored():
         warnings.simplefilter("default")
         random.seed(0)
         np.random.seed(0)
-        torch.manual_seed(0)
+        # torch.manual_seed would reach what is not restored here: GPUs that
+        # wait, and those of other makers.
+        torch.default_generator.manual_seed(0)
+        for gpu in gpus:
+            torch.cuda.default_generators[gpu].manual_seed(0)
         torch.set_default_dtype(torch.float32)
         torch.set_num_threads(1)
         try:
@@ -245,6 +254,7 @@ def _state_restored():
             torch.set_num_threads(threads)
             random.setstate(state[0])
             np.random.set_state(state[1])
+            waiting.update(seeds)
 
 
 def on_device(device):

@@ -8,7 +8,9 @@ import numpy as np
 
 SHOWN = 8  # numbers of an array that are written out in a call
 
-GREEN, RED, GREY, BLUE = "#1f883d", "#cf222e", "#6e7781", "#0969da"
+# Of lines and bars, on light and on dark grounds; no colour is readable as
+# text on both, so all text takes the colour of its page.
+GREEN, RED, GREY, BLUE = "#2b984c", "#e64a4f", "#7f8792", "#3384ee"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -170,8 +172,10 @@ def _row(finding):
         False: ("✗", RED, "fails"),
     }[finding.passed]
     label = (
-        f"<span role='img' aria-label='{word}' style='color:{colour};"
-        f"font-weight:700;display:inline-block;width:1.3em'>{sign}"
+        f"<span role='img' aria-label='{word}' style='border:2px solid "
+        f"{colour};border-radius:50%;box-sizing:border-box;display:"
+        "inline-block;width:1.5em;line-height:1.25;text-align:center;"
+        f"font-size:.8em;font-weight:700;margin-right:.5em'>{sign}"
         f"</span>{html.escape(finding.property)}"
     )
     seen = "".join(

@@ -20,7 +20,6 @@ import subprocess
 import sys
 import threading
 import time
-import urllib.error
 import urllib.request
 import webbrowser
 
@@ -78,11 +77,14 @@ def parse(arguments):
         description="Serve the book and JupyterLab until Ctrl-C."
     )
     parser.add_argument(
-        "--port", type=int, default=8000, help="for the book (%(default)s)"
+        "--port",
+        type=port_number,
+        default=8000,
+        help="for the book (%(default)s)",
     )
     parser.add_argument(
         "--lab-port",
-        type=int,
+        type=port_number,
         default=8888,
         help="for JupyterLab (%(default)s)",
     )
@@ -98,6 +100,15 @@ def parse(arguments):
     if not (options.book or options.lab):
         parser.error("--no-book and --no-lab leave nothing to serve")
     return options
+
+
+def port_number(text):
+    """A port's number, as text on the command line."""
+    if text.isdecimal() and 1 <= int(text) <= 65535:
+        return int(text)
+    raise argparse.ArgumentTypeError(
+        f"{text!r} is no port: choose a number from 1 to 65535"
+    )
 
 
 def signals():
@@ -223,7 +234,7 @@ class Lab:
             )
             with opener.open(url, timeout=5) as reply:
                 return reply.status == 200
-        except (OSError, urllib.error.URLError):
+        except OSError:
             return False
 
     def ended(self):

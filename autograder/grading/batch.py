@@ -12,6 +12,7 @@ import dataclasses
 import fcntl
 import functools
 import os
+import pathlib
 import sys
 import threading
 import time
@@ -49,18 +50,22 @@ class Settings:
 
 
 _lock = threading.Lock()
+_warms = []  # all that `_warm` has made
 
 
 @functools.cache
 def _warm(limits, require_sandbox, lessons):
     warm = Warm(limits, require_sandbox, lessons)
     atexit.register(warm.close)
+    _warms.append(warm)
     return warm
 
 
 def warm_process(settings):
     """This process's warm process, started if need be."""
     with _lock:
+        for other in _warms:  # a worker of a cluster sees many batches
+            other.rest()
         return _warm(
             settings.limits, settings.require_sandbox, settings.lessons
         )
@@ -174,6 +179,7 @@ class Batch:
         self.records = Records(out)
         self.graded = self.kept = self.todo = 0
         self.problems, self.notes, self.found = [], [], []
+        self.good = set()  # (student, lesson) of files that can be graded
 
     def run(self):
         """Grade everything that is not graded yet.
@@ -206,12 +212,25 @@ class Batch:
             else:
                 todo.append(arrival)
         self.todo = len(todo)
+        bad = {
+            (each.student, each.label) for each in self.found if each.problem
+        }
+        self.good = {
+            (each.student, each.lesson)
+            for each in self.found
+            if not each.problem
+        }
+        self.records.forget_problems(self._path(), bad, self.good)
         for made in kept:
             self.kept += 1
             self.tell(made, True)
         with self._executor() as executor:
             self._grade_all(executor, todo, keys, kept)
         self.write_tables()
+
+    def _path(self, label=""):
+        """Where a file that arrived lies; without one, all of them."""
+        return pathlib.Path(self.source).resolve() / label
 
     def _keys(self):
         prints = {name: fingerprint(name) for name in self.settings.lessons}
@@ -304,7 +323,11 @@ class Batch:
         if before and not made["problem"]:
             made["before"] = before["points"]
         try:
-            writer.write(made, arrival.handed_in, arrival.secret)
+            # A broken file beside a good one does not take its page.
+            if not arrival.problem or (
+                (arrival.student, arrival.lesson) not in self.good
+            ):
+                writer.write(made, arrival.handed_in, arrival.secret)
         except Exception as error:
             made = problem(
                 arrival,
@@ -313,8 +336,8 @@ class Batch:
             )
         # The record comes last: what it names is in the gradebook.
         made["key"] = "" if made["problem"] else keys[id(arrival)]
-        if not made["problem"]:
-            self.records.forget_problems(made["student"], made["lesson"])
+        if made["problem"]:
+            made["path"] = str(self._path(made["file"]))
         self.records.write(made)
         self.graded += 1
         if made["problem"]:

@@ -3,6 +3,7 @@
 import json
 import pathlib
 import sys
+import tempfile
 import time
 
 from autograder.course import ROOT
@@ -20,11 +21,16 @@ def main(options):
     0: every file was graded; 1: some could not be; 2: nothing could
     """
     show = _Json() if options.json else _Lines()
+    out = pathlib.Path(options.out).resolve() if options.out else OUT
+    refusal = _refusal(options, out)
+    if refusal:
+        show.line(refusal)
+        return 2
     launched = None
     try:
         if not options.scheduler:
             launched = launch(options.require_sandbox)
-        return _grade(options, show, launched)
+        return _grade(options, out, show, launched)
     except (NoSandboxError, WarmError) as error:
         show.line(str(error))
         return 2
@@ -33,13 +39,45 @@ def main(options):
             launched.close()
 
 
-def _grade(options, show, launched):
+def _refusal(options, out):
+    """Why nothing can be graded as the options say, or ""."""
+    if options.workers is not None and options.workers < 1:
+        return (
+            f"--workers {options.workers} grades nothing: give a number from "
+            "1 on, or leave it out."
+        )
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=out).close()
+    except OSError as error:
+        return (
+            f"Results cannot be written to {out} ({error.strerror}): name "
+            "another folder with --out."
+        )
+    return _unreachable(options.scheduler) if options.scheduler else ""
+
+
+def _unreachable(scheduler):
+    """Why there is no Dask cluster at an address, or ""."""
+    from distributed import Client
+
+    try:
+        Client(scheduler).close()
+    except (OSError, ValueError, TypeError) as error:
+        return (
+            f"There is no Dask scheduler at {scheduler} ({error}): start "
+            "one with `dask scheduler`, and give the address that it prints, "
+            "like tcp://host:8786."
+        )
+    return ""
+
+
+def _grade(options, out, show, launched):
     # They import torch, as the process does that has just been launched.
     with importing():
         from autograder.goldens import MissingGoldenError
         from autograder.grading.batch import Batch, BusyError
 
-    out = pathlib.Path(options.out).resolve() if options.out else OUT
     batch = Batch(
         options.submissions,
         out,
@@ -143,7 +181,13 @@ class _Json(_Lines):
 
 
 def line_of(made, kept=False):
-    """A record as one line."""
+    """A record as one line, whatever is in a file's name."""
+    return "".join(
+        letter if letter.isprintable() else "?" for letter in _told(made, kept)
+    )
+
+
+def _told(made, kept):
     if made["problem"]:
         return f"{made['student']}  {made['file']}: {made['problem']}"
     solved = sum(each["passed"] for each in made["exercises"])

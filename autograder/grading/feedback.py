@@ -13,7 +13,7 @@ from pygments import highlight
 from pygments.formatters import HtmlFormatter
 from pygments.lexers import PythonLexer
 
-from autograder.course import stamp
+from autograder.course import checked_by, stamp
 from autograder.grading.records import report_of
 from autograder.report import points_text
 
@@ -178,7 +178,7 @@ def _sections(made, by_hand):
             if reports.get(name, {}).get("attempted", True):
                 yield _cell(cell)
         elif cell["role"] == "check":
-            exercise = reports.get(cell["name"].removeprefix("check-"))
+            exercise = reports.get(checked_by(cell["name"]))
             if exercise:
                 yield report_of(exercise)._repr_html_()
                 score, comment = by_hand.get(exercise["exercise"], (None, ""))
@@ -202,7 +202,7 @@ def _sections(made, by_hand):
 def _exercise_after(cells, index):
     return next(
         (
-            cell["name"].removeprefix("check-")
+            checked_by(cell["name"])
             for cell in cells[index:]
             if cell["role"] == "check"
         ),
@@ -259,9 +259,12 @@ def _error(cell):
 
 @functools.lru_cache(maxsize=2048)
 def _highlighted(source):
-    return highlight(
-        source, PythonLexer(stripnl=False), HtmlFormatter(nowrap=True)
-    )
+    return highlight(source, *_colours())
+
+
+@functools.cache
+def _colours():
+    return PythonLexer(stripnl=False), HtmlFormatter(nowrap=True)
 
 
 @functools.cache
@@ -278,9 +281,12 @@ def _markdown(source):
 
 
 def harmless_markdown(source):
-    """Learners' Markdown without HTML and links that run something, for
-    pages that render it as it is."""
+    """Learners' Markdown without HTML, links and pictures, for pages that
+    render it as it is.
+
+    Whatever a link leads to can be spelt in too many ways to look for some.
+    Those in formulas are left to MathJax, which both nbgrader and JupyterLab
+    load with its extension Safe.
+    """
     source = re.sub(r"<(?=[A-Za-z/!?])", "&lt;", source)
-    return re.sub(
-        r"(?i)(java|vb|live)?(script|data)\s*:(?!\s)", r"\1\2 :", source
-    )
+    return re.sub(r"\](?=[(:])", "] ", source)

@@ -16,14 +16,24 @@ import secrets
 
 import nbformat
 import nbgrader
-from nbgrader.api import Base, Comment, Grade, Gradebook, MissingEntry
+from nbgrader.api import (
+    Base,
+    Comment,
+    Grade,
+    Gradebook,
+    GradeCell,
+    MissingEntry,
+    SolutionCell,
+    SourceCell,
+)
 from nbgrader.utils import is_locked, parse_utc
 from sqlalchemy import create_engine, text
 from traitlets.config.loader import PyFileConfigLoader
 
-from autograder.course import ROOT, released_path
+from autograder.course import ROOT, checked_by, released_path
 from autograder.grading import importing
 from autograder.grading.feedback import harmless_markdown, page
+from autograder.grading.intake import CANVAS, MOODLE
 from autograder.grading.records import report_of, write_atomically
 
 logging.getLogger("traitlets").setLevel(logging.WARNING)
@@ -48,14 +58,6 @@ class Writer:
 
     def close(self):
         self.gradebook.close()
-
-    def has(self, student, lesson):
-        """Whether the gradebook has a submission of a student."""
-        try:
-            self.gradebook.find_submission(lesson, student)
-        except MissingEntry:
-            return False
-        return True
 
     def write(self, made, handed_in="", secret=""):
         """Put a record into gradebook, autograded/ and feedback/.
@@ -116,7 +118,8 @@ class Writer:
                     entry = self._hands.setdefault(
                         (notebook.student.id, notebook.assignment.name), {}
                     )
-                    name = each.name.removeprefix("check-")
+                    # Comments stand at answers.
+                    name = checked_by(each.name) or each.name
                     old = entry.get(name, (None, ""))
                     entry[name] = (
                         (each.manual_score, old[1])
@@ -152,7 +155,10 @@ class Writer:
         """The submission of a record, with its scores."""
         student, lesson = made["student"], made["lesson"]
         book = self.gradebook
-        book.update_or_create_student(student)
+        number = _number(made["file"])
+        book.update_or_create_student(
+            student, **({"lms_user_id": number} if number else {})
+        )
         submission = book.update_or_create_submission(
             lesson, student, **({"timestamp": when} if when else {})
         )
@@ -162,7 +168,7 @@ class Writer:
         _complete(book, notebook)
         points = {each["exercise"]: each for each in made["exercises"]}
         for grade in notebook.grades:
-            exercise = points.get(grade.name.removeprefix("check-"))
+            exercise = points.get(checked_by(grade.name))
             if exercise is None:
                 continue
             grade.auto_score = exercise["points"]
@@ -201,25 +207,29 @@ class Writer:
             return
         from autograder.build import notebook_bytes, source_notebook
 
-        self._known.add(lesson)
+        # What `build` has written of it may be older than the lesson.
         with importing():
-            made = _marked_source(lesson)
-        due = _points(made)
+            source = source_notebook(lesson)
+            made = _marked_source(source)
         # formgrader lists the lessons whose source it sees.
         path = self.folder / "source" / lesson / f"{lesson}.ipynb"
-        if not path.exists():
-            write_atomically(path, notebook_bytes(source_notebook(lesson)))
+        data = notebook_bytes(source)
+        if not path.exists() or path.read_bytes() != data:
+            write_atomically(path, data)
+        self._follow(lesson, made)
+        self._known.add(lesson)
+
+    def _follow(self, lesson, made):
+        """Bring the gradebook's cells of a lesson up to its source."""
         book = self.gradebook
         try:
             notebook = book.find_notebook(lesson, lesson)
         except MissingEntry:
-            notebook, old = None, {}
+            notebook = None
         else:
-            old = {cell.name: cell.max_score for cell in notebook.grade_cells}
-        if notebook and old == due:
-            return
-        if notebook and notebook.submissions:
-            self._note_change(lesson, old, due, len(notebook.submissions))
+            if _stored(notebook) == _due(made):
+                return
+            self._note_change(notebook, _points(made))
         with self._together():
             if notebook is None:
                 book.update_or_create_assignment(lesson)
@@ -228,70 +238,79 @@ class Writer:
                     lesson,
                     kernelspec=json.dumps(made.metadata.get("kernelspec", {})),
                 )
-            _put_cells(book, lesson, notebook, made)
+            _put_cells(book.db, notebook, made)
         book.db.expire_all()
 
-    def _note_change(self, lesson, old, due, count):
-        """Say how a lesson has changed after notebooks were graded."""
+    def _note_change(self, notebook, due):
+        """Say how points have changed after notebooks were graded."""
+        old, _ = _stored(notebook)
+        if old == due or not notebook.submissions:
+            return
         told = [
-            f"{name.removeprefix('check-')} {old[name]:g} → "
-            f"{due[name]:g} points"
+            f"{checked_by(name)} {old[name]:g} → {due[name]:g} points"
             for name in due
             if name in old and old[name] != due[name]
         ]
         told += [
-            f"{name.removeprefix('check-')} is new"
-            for name in due
-            if name not in old
+            f"{checked_by(name)} is new" for name in due if name not in old
         ]
         told += [
-            f"{name.removeprefix('check-')} is gone"
-            for name in old
-            if name not in due
+            f"{checked_by(name)} is gone" for name in old if name not in due
         ]
         self.notes.append(
-            f"{lesson} has changed since it was graded first: "
-            f"{', '.join(told)}. {count} earlier results "
+            f"{notebook.name} has changed since it was graded first: "
+            f"{', '.join(told)}. {len(notebook.submissions)} earlier results "
             "were made with the old points: grade all of them again."
         )
 
 
-def _put_cells(book, lesson, notebook, made):
+def _put_cells(db, notebook, made):
     """Make a notebook's cells in the gradebook those of its source.
 
-    nbgrader's SaveCells refuses that once the notebook has been graded.
+    nbgrader's SaveCells refuses that once the notebook has been graded, and
+    its `update_or_create_…` look for notebook and cell in the database again
+    for each of them.
     """
     cells = {
         cell.metadata.nbgrader.grade_id: cell
         for cell in made.cells
         if "nbgrader" in cell.metadata
     }
-    for cell in [
-        *notebook.grade_cells,
-        *notebook.solution_cells,
-        *notebook.source_cells,
-    ]:
-        if cell.name not in cells:
+    there = {
+        (type(cell), cell.name): cell
+        for cell in [
+            *notebook.grade_cells,
+            *notebook.solution_cells,
+            *notebook.source_cells,
+        ]
+    }
+    for (_, name), cell in there.items():
+        if name not in cells:
             for kind in (Grade, Comment):
-                book.db.query(kind).filter(kind.cell_id == cell.id).delete()
-            book.db.delete(cell)
-    book.db.flush()
+                db.query(kind).filter(kind.cell_id == cell.id).delete()
+            db.delete(cell)
+    db.flush()
+
+    def put(kind, name, **values):
+        cell = there.get((kind, name)) or kind(name=name, notebook=notebook)
+        for key, value in values.items():
+            setattr(cell, key, value)
+        db.add(cell)
+
     for name, cell in cells.items():
         about = cell.metadata.nbgrader
         if about.grade:
-            book.update_or_create_grade_cell(
+            put(
+                GradeCell,
                 name,
-                lesson,
-                lesson,
                 max_score=float(about.points),
                 cell_type=cell.cell_type,
             )
         if about.solution:
-            book.update_or_create_solution_cell(name, lesson, lesson)
-        book.update_or_create_source_cell(
+            put(SolutionCell, name)
+        put(
+            SourceCell,
             name,
-            lesson,
-            lesson,
             cell_type=cell.cell_type,
             source=cell.source,
             locked=is_locked(cell),
@@ -318,6 +337,34 @@ def _points(made):
         for cell in made.cells
         if cell.metadata.get("nbgrader", {}).get("grade")
     }
+
+
+def _stored(notebook):
+    """(points, checksums) of the cells that the gradebook has, by grade id."""
+    return (
+        {cell.name: cell.max_score for cell in notebook.grade_cells},
+        {cell.name: cell.checksum for cell in notebook.source_cells},
+    )
+
+
+def _due(made):
+    """What `_stored` should be for a lesson's source."""
+    return _points(made), {
+        cell.metadata.nbgrader.grade_id: cell.metadata.nbgrader.get("checksum")
+        for cell in made.cells
+        if "nbgrader" in cell.metadata
+    }
+
+
+def _number(label):
+    """The number that a learning management system has for a student.
+
+    label: as of an `Arrival`
+    returns: "" for a file that does not come from one
+    """
+    *folders, name = label.split("/")
+    found = [*map(MOODLE.match, folders), CANVAS.match(name)]
+    return next((each["number"] for each in found if each), "")
 
 
 def _moment(text):
@@ -365,7 +412,10 @@ def _make_gradebook(path):
 
 
 def _version():
-    """The version of nbgrader's tables: the one that no other follows."""
+    """The version of nbgrader's tables: the one that no other follows.
+
+    alembic knows it, too, but to import it takes a tenth of a second.
+    """
     folder = pathlib.Path(nbgrader.__file__).parent / "alembic" / "versions"
     texts = [path.read_text(encoding="utf-8") for path in folder.glob("*.py")]
     versions, followed = (
@@ -383,7 +433,7 @@ def _version():
     return head
 
 
-def _marked_source(lesson):
+def _marked_source(source):
     """A lesson's source as nbgrader saves its cells when releasing."""
     from nbgrader.preprocessors import (
         ClearSolutions,
@@ -391,14 +441,7 @@ def _marked_source(lesson):
         LockCells,
     )
 
-    from autograder.build import SOURCE, source_notebook
-
-    path = SOURCE / lesson / f"{lesson}.ipynb"
-    if path.exists():
-        # Our own file, so nobody need validate it.
-        made = nbformat.v4.reads(path.read_text("utf-8"))
-    else:
-        made = copy.deepcopy(source_notebook(lesson))
+    made = copy.deepcopy(source)
     config = _config()
     resources = {}
     for kind in (ClearSolutions, LockCells, ComputeChecksums):
@@ -454,7 +497,7 @@ def autograded(made):
 
 def _outputs(cell, reports):
     if cell["role"] == "check":
-        report = reports.get(cell["name"].removeprefix("check-"))
+        report = reports.get(checked_by(cell["name"]))
         return (
             []
             if report is None

@@ -4,13 +4,17 @@ Finds every file, whose it is and which lesson it answers. Archives are read
 in memory and never unpacked, so no name in one can lead anywhere.
 """
 
+import collections
 import dataclasses
+import hashlib
 import io
+import lzma
 import pathlib
 import re
 import tarfile
 import unicodedata
 import zipfile
+import zlib
 from collections.abc import Callable
 
 from autograder.exercise import lessons
@@ -24,6 +28,17 @@ MAX_ENTRIES = 100_000
 MAX_DEPTH = 3  # archives in archives
 NOTEBOOKS = (".ipynb", ".json", ".py")
 ARCHIVES = (".zip", ".tar", ".tgz", ".tar.gz", ".tar.bz2", ".tar.xz", ".gz")
+# What reading a damaged file or archive raises, at once or member by member.
+DAMAGED = (
+    OSError,
+    ValueError,
+    EOFError,
+    RuntimeError,
+    zipfile.BadZipFile,
+    tarfile.TarError,
+    zlib.error,
+    lzma.LZMAError,
+)
 IGNORED = {
     ".ipynb_checkpoints",
     "__MACOSX",
@@ -103,8 +118,9 @@ class File:
 class Arrival:
     """One student's file for one lesson, or a file that is none.
 
+    student: an identifier; until all are known, the name that it stands for
     problem: why it cannot be graded, "" if it can
-    choices: sentences about how it was chosen among several
+    choices: sentences about how it was chosen among several, and whose it is
     handed_in: when, as nbgrader's timestamp.txt beside it says, or ""
     secret: by which nbgrader's exchange returns feedback, as the file beside
         it says, or ""
@@ -139,7 +155,7 @@ def arrivals(source):
     }
     files = [file for file in files if not _ignored(file)]
     lessons = released_lessons()
-    above = source.resolve().parts[1:]
+    above = _readable(source.resolve().parts[1:])
     if source.is_file():
         # An archive's own name says nothing, nor does where it lies.
         above = () if _is_archive(source.name) else above[:-1]
@@ -156,7 +172,7 @@ def arrivals(source):
         for file, each in zip(files, made, strict=True)
         if each
     ]
-    return _chosen(made, lessons)
+    return _chosen(_told_apart(made), lessons)
 
 
 def _noted(file, name, notes):
@@ -179,8 +195,10 @@ def _ignored(file):
 
 def _files(source):
     if source.is_dir():
-        for path in sorted(source.rglob("*")):
-            parts = path.relative_to(source).parts
+        paths = sorted(source.rglob("*"))
+        common = _repeated(path.name for path in paths)
+        for path in paths:
+            parts = _readable(path.relative_to(source).parts)
             if path.is_symlink():
                 if path.suffix in NOTEBOOKS:
                     yield File(
@@ -193,25 +211,43 @@ def _files(source):
                 yield from _opened(
                     File(parts, path.read_bytes, path.stat().st_mtime),
                     packed=True,
+                    telling=path.name not in common,
                 )
     else:
-        parts = (source.name,)
+        parts = _readable([source.name])
         yield from _opened(
             File(parts, source.read_bytes, source.stat().st_mtime)
         )
+
+
+def _readable(names):
+    """Names on disk; those that are not UTF-8 are read as Windows text."""
+    return tuple(
+        name.encode(errors="surrogateescape").decode("cp1252", "replace")
+        if re.search("[\udc80-\udcff]", name)
+        else name
+        for name in names
+    )
 
 
 def _is_archive(name):
     return name.lower().endswith(ARCHIVES)
 
 
-def _opened(file, depth=0, packed=False):
+def _repeated(names):
+    """Names that several files have, so that they tell nobody's."""
+    return {
+        name for name, count in collections.Counter(names).items() if count > 1
+    }
+
+
+def _opened(file, depth=0, packed=False, telling=True):
     """A file, or what is in it if it is an archive.
 
     packed: as of the `File`s in it
+    telling: whether an archive's name may be that of its student
     """
-    name = file.path[-1].lower()
-    if not _is_archive(name):
+    if file.trouble or not _is_archive(file.path[-1]):
         yield file
         return
     inside = file.path[:-1]
@@ -224,15 +260,19 @@ def _opened(file, depth=0, packed=False):
         return
     try:
         data = file.read()
-        if zipfile.is_zipfile(io.BytesIO(data)):
-            members = list(_zipped(data))
-        else:
+        # A tar archive that ends with a zip archive looks like one, too.
+        if tarfile.is_tarfile(io.BytesIO(data)):
             members = list(_tarred(data))
+        else:
+            members = list(_zipped(data))
+        if not members:
+            raise ValueError("there is nothing in it")
         one = _is_one_person_s(members)
         stem = re.sub(r"\.(zip|tar|tgz|gz|bz2|xz)\b", "", file.path[-1])
         # What was handed to the grader is named after nobody.
-        if depth or len(file.path) > 1 or packed and one:
+        if telling and (depth or len(file.path) > 1 or packed and one):
             inside += (stem,)
+        common = _repeated(member.path[-1] for member in members)
         for member in members:
             below = member.path[-1:] if one and packed else member.path
             yield from _opened(
@@ -241,16 +281,9 @@ def _opened(file, depth=0, packed=False):
                 ),
                 depth + 1,
                 packed=True,
+                telling=member.path[-1] not in common,
             )
-    except (
-        OSError,
-        ValueError,
-        EOFError,
-        RuntimeError,
-        NotImplementedError,
-        zipfile.BadZipFile,
-        tarfile.TarError,
-    ) as error:
+    except DAMAGED as error:
         yield dataclasses.replace(
             file,
             trouble=f"it is no archive that can be read ({error}): "
@@ -308,10 +341,11 @@ def _member(archive, info):
 
 def _tarred(data):
     archive = tarfile.open(fileobj=io.BytesIO(data))
-    entries = []
+    entries, total = [], 0
     for info in archive:
         entries.append(info)
-        _measure(sum(each.size for each in entries), len(entries))
+        total += info.size
+        _measure(total, len(entries))
     for info in entries:
         if info.isfile():
             yield File(
@@ -343,7 +377,7 @@ def _parts(name):
         for part in re.split(r"[\\/]+", name)
         if part not in ("", ".", "..")
     ]
-    return tuple(parts) or ("unnamed",)
+    return _readable(parts) or ("unnamed",)
 
 
 def _arrival(file, lessons, files, above, single):
@@ -372,11 +406,13 @@ def _arrival(file, lessons, files, above, single):
             problem=str(error),
             lesson=_named(file.path, lessons),
         )
-    except OSError as error:
+    except DAMAGED as error:
+        why = getattr(error, "strerror", None) or error
         return Arrival(
             student,
             file.label,
-            problem=f"the file cannot be read: {error.strerror}",
+            problem=f"the file cannot be read ({why}): download or pack it "
+            "again",
         )
     lesson = which(submitted, file.path, lessons)
     if not lesson:
@@ -448,7 +484,7 @@ def _simple(text):
 
 
 def whose(path, lessons, above=(), single=False):
-    """The student whose file lies at a path.
+    """The name of the student whose file lies at a path, as it is written.
 
     path: its parts, below what was handed to the grader
     above: the folders that lead there, outermost first
@@ -457,15 +493,15 @@ def whose(path, lessons, above=(), single=False):
     for part in path[:-1]:
         found = MOODLE.match(part)
         if found:
-            return _identifier(f"{found['name']}_{found['number']}")
+            return f"{found['name']}_{found['number']}"
     found = CANVAS.match(path[-1])
     if found:
-        return _identifier(f"{found['name']}_{found['number']}")
+        return f"{found['name']}_{found['number']}"
     known = {_simple(lesson) for lesson in lessons}
     # Folders of nbgrader's trees: submitted/student/lesson/notebook.
     folders = _without_lessons(path[:-1], known)
     if folders:
-        return _identifier(folders[-1])
+        return folders[-1]
     stem = _without_copies(pathlib.PurePath(path[-1]).stem)
     for lesson in lessons:
         parts = re.split(r"[^A-Za-z0-9]+", lesson)
@@ -477,8 +513,8 @@ def whose(path, lessons, above=(), single=False):
     if outer and (
         len(path) > 1 or len(outer) < len(above) or single and not stem
     ):
-        return _identifier(outer[-1])
-    return _identifier(stem or pathlib.PurePath(path[-1]).stem)
+        return outer[-1]
+    return stem or pathlib.PurePath(path[-1]).stem
 
 
 def _without_lessons(folders, known):
@@ -488,7 +524,46 @@ def _without_lessons(folders, known):
     return folders
 
 
-def _identifier(name):
+def _told_apart(made):
+    """Arrivals with identifiers of students in place of their names.
+
+    Names that make one identifier (Ana López, Ana Lopez) may be two people:
+    each gets one that depends on the names alone, not on who came first.
+    """
+    alike = collections.defaultdict(set)
+    for each in made:
+        alike[identifier(each.student)].add(_one_form(each.student))
+    return [
+        _identified(each, sorted(alike[identifier(each.student)]))
+        for each in made
+    ]
+
+
+def _identified(arrival, names):
+    """An arrival of the student who is one of those names."""
+    student = identifier(arrival.student)
+    if len(names) == 1:
+        return dataclasses.replace(arrival, student=student)
+    name = _one_form(arrival.student)
+    if name != _one_form(student):
+        student += f"-{hashlib.sha256(name.encode()).hexdigest()[:8]}"
+    return dataclasses.replace(
+        arrival,
+        student=student,
+        choices=(
+            f"The names {' and '.join(names)} look alike; each is a student "
+            f"of their own here, and {name} is {student}.",
+        ),
+    )
+
+
+def _one_form(name):
+    """A name without differences that nobody sees, or that browsers make."""
+    name = re.sub(r"[\s_+]+", " ", unicodedata.normalize("NFC", name))
+    return name.strip(" .-")
+
+
+def identifier(name):
     """A name as it can stand in a folder's name, on any system."""
     for letter, plain in (
         ("ß", "ss"),
@@ -537,6 +612,7 @@ def _chosen(made, lessons):
                 dataclasses.replace(
                     best,
                     choices=(
+                        *best.choices,
                         f"{len(group)} files came for this lesson; the one "
                         f"with the most answers was graded: {best.label}. "
                         f"Not graded: "

@@ -3,19 +3,16 @@
 nbgrader export --exporter=autograder.grading.plugins.CanvasExport
 nbgrader export --exporter=autograder.grading.plugins.MoodleExport --to=folder
 
-Students whose files came from such a system carry its number in their id
-(`intake.whose`), so that the system recognises its own.
+Students whose files came from such a system have its number in the gradebook
+(`lms_user_id`), so that the system recognises its own.
 """
 
 import pathlib
-import re
 
 from nbgrader.api import MissingEntry
 from nbgrader.plugins import ExportPlugin
 
 from autograder.grading.export import table
-
-NUMBER = re.compile(r"_(\d+)$")
 
 
 class _Export(ExportPlugin):
@@ -43,14 +40,11 @@ def _score(gradebook, assignment, student):
     return max(0.0, found.score - (found.late_submission_penalty or 0))
 
 
-def _number(student):
-    found = NUMBER.search(student.id)
-    return found[1] if found else ""
-
-
 def _name(student):
     known = [part for part in (student.last_name, student.first_name) if part]
-    return ", ".join(known) or NUMBER.sub("", student.id).replace("_", " ")
+    # Files from a system lead to ids that end in its number.
+    plain = student.id.removesuffix(f"_{student.lms_user_id}")
+    return ", ".join(known) or plain.replace("_", " ")
 
 
 class CanvasExport(_Export):
@@ -71,11 +65,12 @@ class CanvasExport(_Export):
         ]
         for student in students:
             scores = [_score(gradebook, each, student) for each in assignments]
-            login = "" if _number(student) else student.id
+            number = student.lms_user_id or ""
+            login = "" if number else student.id
             rows.append(
                 [
                     _name(student),
-                    _number(student),
+                    number,
                     "",
                     login,
                     "",
@@ -111,7 +106,7 @@ class MoodleExport(_Export):
             rows = []
             for student in students:
                 score = _score(gradebook, assignment, student)
-                number = _number(student)
+                number = student.lms_user_id
                 rows.append(
                     [
                         f"Participant {number}" if number else student.id,

@@ -11,6 +11,7 @@ import re
 MAX_BYTES = 50 * 2**20
 CONFLICT = re.compile(r"^<{7}(?: |$)", re.MULTILINE)
 SCRIPT_CELL = re.compile(r"^(?:# ?%%.*|# In\[.*\]:?)$", re.MULTILINE)
+DEFINES = re.compile(r"^[ \t]*(def|class|import|from) ", re.MULTILINE)
 KINDS = {
     b"%PDF": "a PDF",
     b"PK\x03\x04": "a zip archive or office document",
@@ -180,15 +181,16 @@ def _salvaged(text, error, repairs):
             except (ValueError, RecursionError):
                 break
             cells.append(cell)
+    # A number of thousands of digits is an error without a line.
+    line = getattr(error, "lineno", 1)
     if not cells:
-        line = getattr(error, "lineno", 1)
         kind = "a web page" if re.match(r"\s*<", text) else "no notebook"
         raise UnreadableError(
             f"the file is {kind} (it stops making sense in line {line}). "
             f"{HAND_IN}"
         )
     repairs.append(
-        f"The file is damaged or cut off in line {error.lineno}: "
+        f"The file is damaged or cut off in line {line}: "
         f"{len(cells)} whole cells were found before that, and nothing after "
         "them could be read. Hand the notebook in again if something is "
         "missing."
@@ -247,7 +249,13 @@ def _submitted(made, repairs):
 
 
 def _word(value):
-    return value[:100] if isinstance(value, str) else ""
+    return _whole(value[:100]) if isinstance(value, str) else ""
+
+
+def _whole(text):
+    """A text whose lone halves of characters, which no file can hold, are
+    replaced."""
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
 def _cell(cell):
@@ -260,7 +268,10 @@ def _cell(cell):
         return None
     kind = cell.get("cell_type", cell.get("type"))
     if kind == "heading":
-        source = "#" * int(cell.get("level") or 1) + " " + source
+        level = cell.get("level")
+        if not (isinstance(level, int) and 1 <= level <= 6):
+            level = 1
+        source = "#" * level + " " + source
     if kind not in ("code", "raw"):
         kind = "markdown" if isinstance(kind, str) else "code"
     metadata = cell.get("metadata")
@@ -271,7 +282,7 @@ def _cell(cell):
 
 def normal(source):
     """A source with plain line ends, spaces and no invisible characters."""
-    source = source.replace("\r\n", "\n").replace("\r", "\n")
+    source = _whole(source).replace("\r\n", "\n").replace("\r", "\n")
     source = source.replace("\u2028", "\n").replace("\u2029", "\n")
     for odd in ("\ufeff", "\u200b", "\u200c", "\u200d", "\u2060"):
         source = source.replace(odd, "")
@@ -293,10 +304,7 @@ def _script(text, repairs):
         for kind, start, end in zip(kinds, starts, ends, strict=True)
         if text[start:end].strip()
     )
-    if not any(
-        re.search(r"^\s*(def|class|import|from) ", cell.source, re.MULTILINE)
-        for cell in cells
-    ):
+    if not any(DEFINES.search(cell.source) for cell in cells):
         raise UnreadableError(f"the file holds no Python code. {HAND_IN}")
     return Submitted(
         cells,

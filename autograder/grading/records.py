@@ -1,6 +1,7 @@
 """What grading one submission led to, as data that can be stored and sent."""
 
 import dataclasses
+import functools
 import hashlib
 import json
 import os
@@ -10,26 +11,7 @@ import tempfile
 from autograder.course import ROOT, released_path
 from autograder.report import Finding, Report
 
-# The modules that a verdict or its page depends on.
-ENGINE = (
-    "checker",
-    "diagnosis",
-    "exercise",
-    "judging",
-    "modules",
-    "observations",
-    "probing",
-    "report",
-    "grading/feedback",
-    "grading/gradebook",
-    "grading/reading",
-    "grading/released",
-    "grading/repair",
-    "grading/runner",
-    "grading/session",
-    "grading/warm",
-    "grading/wire",
-)
+PACKAGE = ROOT / "autograder"
 
 
 def record(arrival, lesson, cells, graded, seconds):
@@ -110,7 +92,7 @@ def spoken(made):
     return {
         key: value
         for key, value in made.items()
-        if key not in ("cells", "key")
+        if key not in ("cells", "key", "path")
     }
 
 
@@ -120,18 +102,30 @@ def fingerprint(name):
     It changes with the released notebook, the checks, the answers and the
     engine, so a changed lesson is graded again.
     """
-    package = ROOT / "autograder"
     paths = [
         released_path(name),
-        package / "checks" / f"{name}.py",
+        PACKAGE / "checks" / f"{name}.py",
         ROOT / "solutions" / "answers" / f"{name}.py",
-        *(package / f"{module}.py" for module in ENGINE),
     ]
-    total = hashlib.sha256()
+    total = hashlib.sha256(_engine())
     for path in paths:
         if path.exists():
             total.update(path.name.encode() + b"\0" + path.read_bytes())
     return total.hexdigest()[:20]
+
+
+@functools.cache
+def _engine():
+    """The modules that a verdict or its page may depend on, as one number.
+
+    All but those that measure time: a list by hand would miss one.
+    """
+    paths = sorted([*PACKAGE.glob("*.py"), *PACKAGE.glob("grading/*.py")])
+    total = hashlib.sha256()
+    for path in paths:
+        if not path.name.startswith("bench"):
+            total.update(path.name.encode() + b"\0" + path.read_bytes())
+    return total.digest()
 
 
 def key_of(arrival, seed, print_of_lesson):
@@ -151,11 +145,14 @@ def key_of(arrival, seed, print_of_lesson):
 def write_atomically(path, data):
     """Write a file so that it is there whole or not at all."""
     path = pathlib.Path(path)
+    if isinstance(data, str):
+        # Names and sources may have half characters, which no file takes.
+        data = data.encode(errors="backslashreplace")
     path.parent.mkdir(parents=True, exist_ok=True)
     descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=".new-")
     try:
         with os.fdopen(descriptor, "wb") as file:
-            file.write(data if isinstance(data, bytes) else data.encode())
+            file.write(data)
         os.chmod(name, 0o644)
         os.replace(name, path)
     except BaseException:
@@ -172,8 +169,8 @@ class Records:
     def path(self, made):
         name = made["lesson"] or "unknown"
         if made["problem"]:
-            tag = hashlib.sha256(made["file"].encode()).hexdigest()[:8]
-            name = f"{name}.problem-{tag}"
+            file = made["file"].encode(errors="backslashreplace")
+            name = f"{name}.problem-{hashlib.sha256(file).hexdigest()[:8]}"
         return self.folder / made["student"] / f"{name}.json"
 
     def find(self, student, lesson):
@@ -184,10 +181,21 @@ class Records:
     def write(self, made):
         write_atomically(self.path(made), json.dumps(made))
 
-    def forget_problems(self, student, lesson):
-        """Remove what was said of files that a good one has replaced."""
-        for name in (lesson, "unknown"):
-            for path in (self.folder / student).glob(f"{name}.problem-*.json"):
+    def forget_problems(self, source, bad, good):
+        """Remove what was said of files that are gone, good, or replaced.
+
+        source: the path of what is graded now; a file from elsewhere may
+            still be there, and goes if a good one of its lesson has come
+        bad: (student, file) of those there that cannot be graded
+        good: (student, lesson) of those that can
+        """
+        for path in self.folder.glob("*/*.problem-*.json"):
+            made = self._read(path) or {}
+            student = path.parent.name
+            if (student, made.get("file")) not in bad and (
+                pathlib.Path(made.get("path", "")).is_relative_to(source)
+                or (student, made.get("lesson")) in good
+            ):
                 path.unlink()
 
     def all(self):

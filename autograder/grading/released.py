@@ -1,20 +1,12 @@
 """A lesson as learners were given it, and what each of its cells is for."""
 
-import ast
 import dataclasses
 import functools
 import json
-import re
 
-from autograder.course import released_path
+from autograder.cells import defines
+from autograder.course import checked_by, released_path
 from autograder.exercise import lessons
-
-# Magics, shell lines and questions of IPython: %cd x, a = !ls, f?
-NO_PYTHON = re.compile(
-    r"^([ \t]*)(?:(?:[\w, ]+=[ \t]*)?[%!].*|\?.*|[\w.]+\?\??[ \t]*)$",
-    re.MULTILINE,
-)
-DEFINITION = re.compile(r"^(?:async +)?(?:def|class) +(\w+)", re.MULTILINE)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,7 +28,7 @@ class Given:
     @property
     def exercise(self):
         """The exercise that a check cell judges."""
-        return self.name.removeprefix("check-")
+        return checked_by(self.name)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -110,35 +102,3 @@ def released_lessons():
     return [
         released(name) for name in lessons() if released_path(name).exists()
     ]
-
-
-def parses(source):
-    """Whether a cell is Python, magics and shell lines aside."""
-    return tree_of(source) is not None
-
-
-@functools.lru_cache(maxsize=4096)
-def tree_of(source):
-    """A cell's syntax tree, magics and shell lines left out, or None."""
-    plain = NO_PYTHON.sub(r"\1pass", source)
-    try:
-        return ast.parse(plain)
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return None
-
-
-def defines(source):
-    """Names of the functions and classes that a cell defines at its top."""
-    tree = tree_of(source)
-    if tree is None:
-        return frozenset(DEFINITION.findall(source))
-    kinds = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
-    found = {node.name for node in tree.body if isinstance(node, kinds)}
-    for node in tree.body:  # softmax = lambda x: …
-        if isinstance(node, ast.Assign):
-            found |= {
-                target.id
-                for target in node.targets
-                if isinstance(target, ast.Name)
-            }
-    return frozenset(found)

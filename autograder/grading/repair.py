@@ -9,11 +9,19 @@ it.
 import collections
 import dataclasses
 import difflib
+import functools
+import re
 
+from autograder.cells import defines, parses, tree_of
+from autograder.course import checked_by
 from autograder.grading.reading import Cell
-from autograder.grading.released import defines, parses, tree_of
 
 ALIKE = 0.6  # share of characters in common from which a cell is recognised
+# Share of letters in common words. Where ALIKE is reached it is 0.47 and more
+# (all stubs against all references), between other cells mostly below 0.4.
+COMMON = 0.4
+# Pairs of characters that are compared for one notebook: half a second.
+MAX_LOOKS = 10_000_000
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,7 +39,7 @@ class Placed:
 
     @property
     def exercise(self):
-        return self.name.removeprefix("check-")
+        return checked_by(self.name)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -86,6 +94,8 @@ class _Rebuilding:
         self.lesson = lesson
         self.repairs = list(submitted.repairs)
         self.cells = self._joined(submitted.cells)
+        self.plain = [_plain(cell.source) for cell in self.cells]
+        self.looks = 0  # pairs of characters that were compared
         self.place = {}  # index of a submitted cell: index of a released one
         self.answer = {}  # grade id: source
         self.added = []  # (index of a submitted cell, its source)
@@ -149,7 +159,7 @@ class _Rebuilding:
         )
         seen = set()
         for index, cell in enumerate(self.cells):
-            same = places.get(_plain(cell.source))
+            same = places.get(self.plain[index])
             if same:
                 self.place[index] = same[0]
                 self.dropped.add(index)
@@ -173,6 +183,10 @@ class _Rebuilding:
         self.place[index] = place
         self.dropped.add(index)
         if not cell.source.strip():
+            self.say(
+                f"The released cell {given.name} had been emptied; the "
+                "released one is used."
+            )
             return
         self.say(
             f"The released cell {given.name} had been changed; the "
@@ -247,9 +261,7 @@ class _Rebuilding:
     def _chosen(self, name, given, marked, named):
         """The cells that make up an answer, or None."""
         stub = _plain(given.source)
-        untouched = [
-            i for i in marked + named if _plain(self.cells[i].source) == stub
-        ]
+        untouched = [i for i in marked + named if self.plain[i] == stub]
         own = [
             i
             for i in marked
@@ -272,11 +284,15 @@ class _Rebuilding:
             chosen = self._of_copies(name, own, complete)
         elif others:
             best = self._best(others)
-            chosen = [i for i in own if i < best] + [best]
-            self.dropped |= set(own) - set(chosen)
+            # What could not be part of the answer runs where it stands.
+            parts = [
+                i for i in own if i < best and parses(self.cells[i].source)
+            ]
+            chosen = [*parts, best]
             self.say(
                 f"The answer to {name} was found in another cell than "
-                "the one for it."
+                "the one for it"
+                + ("." if parts == own else ", which runs, too.")
             )
         elif own:
             chosen = own
@@ -292,7 +308,7 @@ class _Rebuilding:
         return chosen
 
     def _of_copies(self, name, own, complete):
-        texts = {_plain(self.cells[i].source) for i in complete}
+        texts = {self.plain[i] for i in complete}
         if len(complete) == 1:
             if len(own) > 1:
                 self.say(
@@ -301,9 +317,14 @@ class _Rebuilding:
                 )
             return own
         best = self._best(complete)
-        self.dropped |= set(own) - {best}
-        for i in own:
+        known = defines(self.cells[best].source)
+        for i in complete:
             self.place[i] = self._index(name)
+            if defines(self.cells[i].source) <= known:
+                self.dropped.add(i)
+            else:
+                # The last one may call what only this one defines.
+                self.place[i] -= 1
         self.say(
             f"The cell of {name} was there {len(complete)} times; "
             + (
@@ -342,15 +363,31 @@ class _Rebuilding:
                 or cell.mark in (self.lesson.answers)
             ):
                 continue
-            other = _plain(cell.source)
-            match = difflib.SequenceMatcher(None, stub, other, autojunk=False)
-            if match.real_quick_ratio() > best and match.ratio() > best:
-                best, found = match.ratio(), i
+            likeness = self._likeness(stub, self.plain[i])
+            if likeness > best:
+                best, found = likeness, i
         if found is None:
             return None
         self.say(f"The cell of {name} was recognised by what it looks like.")
         self._say_renamed(name, given, [found])
         return [found]
+
+    def _likeness(self, one, other):
+        """Share of characters in common, 0 where it is not worth a look."""
+        shorter, size = min(len(one), len(other)), len(one) + len(other)
+        if 2 * shorter <= ALIKE * size or _common(one, other) < COMMON:
+            return 0
+        looks = self.looks + len(one) * len(other)
+        if looks > MAX_LOOKS:
+            self.say(
+                "There are too many cells that look like answers to compare "
+                "them all: write each answer in the cell that is for it."
+            )
+            return 0
+        self.looks = looks
+        return difflib.SequenceMatcher(
+            None, one, other, autojunk=False
+        ).ratio()
 
     def _index(self, name):
         return next(
@@ -382,7 +419,10 @@ class _Rebuilding:
         anchor, moved = head, False
         for index, cell in enumerate(self.cells):
             if index in self.place:
-                moved = moved or self.place[index] < anchor != head
+                moved = moved or (
+                    index in self.dropped
+                    and self.place[index] < anchor != head
+                )
                 anchor = max(self.place[index], head)
             if index in added:
                 after[anchor].append(Placed("code", "own", added[index]))
@@ -408,6 +448,22 @@ def _plain(source):
     return "\n".join(
         line.rstrip() for line in source.strip().splitlines() if line.strip()
     )
+
+
+def _common(one, other):
+    """Share of letters that stand in words of both texts."""
+    one, other = _words(one), _words(other)
+    letters = _letters(one) + _letters(other)
+    return 2 * _letters(one & other) / letters if letters else 0
+
+
+@functools.lru_cache(maxsize=64)  # one of the two is a stub of the lesson
+def _words(text):
+    return collections.Counter(re.findall(r"\w+", text))
+
+
+def _letters(words):
+    return sum(len(word) * count for word, count in words.items())
 
 
 def _beginning(source):

@@ -12,11 +12,14 @@ import functools
 import signal
 import time
 
-import numpy as np
-
-from autograder.exercise import UNUSABLE, find
+from autograder.exercise import find, unusable_observation
 from autograder.grading.records import attempted
 from autograder.grading.wire import (
+    MAX_ERROR,
+    MAX_NAME,
+    MAX_OUTPUT,
+    MAX_PICTURE,
+    MAX_SHOWN,
     LateError,
     WireError,
     pack_inputs,
@@ -24,6 +27,7 @@ from autograder.grading.wire import (
 )
 from autograder.judging import fresh_standard, judge, visible_standard
 from autograder.observations import Array, Raised, Thing
+from autograder.probing import MAX_PRINTED
 from autograder.report import Finding, Report
 
 GRACE = 3  # seconds that a session may be late before it is ended
@@ -54,6 +58,7 @@ def grade(warm, cells, seed):
     """Run and judge a rebuilt notebook.
 
     returns: (reports by exercise in order, outputs by index of cell, repairs)
+    raises RuntimeError: if the warm process ends under it again and again
     """
     names = [cell.exercise for cell in cells if cell.role == "check"]
     deadline = time.monotonic() + warm.limits.notebook
@@ -77,35 +82,16 @@ def grade(warm, cells, seed):
     shown = _Run(warm, cells, lost, None, deadline).trace()
     for name in lost:
         example = _report(name, shown.answers[name], None)
-        reports[name] = _explained(
-            _report(name, graded.answers[name], seed, example), example
-        )
+        reports[name] = _report(name, graded.answers[name], seed, example)
     return reports, shown.outputs, graded.repairs
-
-
-def _explained(report, example):
-    """A graded report with what the visible one recognises."""
-    if report.passed or example.passed:
-        return report
-    mistake = next(
-        (finding.mistake for finding in example.findings if finding.mistake),
-        None,
-    )
-    findings = list(report.findings)
-    for index, finding in enumerate(findings):
-        if finding.passed is False:
-            findings[index] = dataclasses.replace(finding, mistake=mistake)
-            break
-    return dataclasses.replace(
-        report,
-        findings=tuple(findings),
-        hints=example.hints,
-        notes=example.notes,
-    )
 
 
 class _OrphanedError(Exception):
     """The warm process ended; another notebook may have caused it."""
+
+
+class _SpentError(Exception):
+    """Nothing more can be run; the text says why."""
 
 
 class _Run:
@@ -132,26 +118,16 @@ class _Run:
             finally:
                 self._end()
         else:
-            self._blame_nobody()
-        return self.made
-
-    def _blame_nobody(self):
-        for name in self.names:
-            self.made.answers.setdefault(
-                name,
-                {
-                    "trouble": (
-                        "the grader's own process ended again and again: "
-                        "grade this notebook alone"
-                    )
-                },
+            # Nobody is to blame, so there is nothing to record.
+            raise RuntimeError(
+                "the process that runs notebooks ended again and again: "
+                "grade this notebook alone"
             )
+        return self.made
 
     def _lost(self, error):
         """A session is gone; find out whether this notebook is to blame."""
         session, self.session = self.session, None
-        if session is None:
-            return
         orphaned = session.orphaned
         session.close()
         if orphaned:
@@ -164,7 +140,7 @@ class _Run:
                     self.made.answers[cell.exercise] = self.probe(
                         index, cell.exercise
                     )
-            elif cell.kind == "code" and cell.source.strip():
+            elif self._runs(index):
                 self.made.outputs[index] = self._cell(index)
         for name, answer in self.made.answers.items():
             if _needs_more(answer):
@@ -177,59 +153,73 @@ class _Run:
                     )
 
     def _cell(self, index):
-        """Run one cell; a session that it ends is replaced at the next."""
-        seconds = min(self.warm.limits.cell, self._left())
-        if seconds <= 0:
-            return _output(
-                "late", "not run: the notebook had used up its time"
-            )
-        if self.silent >= PATIENCE:
-            return _output(
-                "late",
-                "not run: a cell before it leaves a "
-                "Python that does not answer",
-            )
+        """What one cell puts out, run in a session that is ready for it."""
         try:
             self._ready(index)
-            return self._ask_cell(index, seconds)
-        except LateError as error:
-            self.silent += 1
-            self.fatal.add(index)
-            self._lost(error)
-            return _output("late", f"stopped after {seconds:g} seconds")
-        except WireError as error:
-            self.fatal.add(index)
-            self._lost(error)
-            return _output("dead", "this cell ended Python")
-
-    def _ask_cell(self, index, seconds):
-        body, _ = self.session.ask(
-            {
-                "do": "run",
-                "source": self.cells[index].source,
-                "seconds": seconds,
-            },
-            seconds=seconds + GRACE,
-        )
-        return _checked_output(body)
+            return self._ask_cell(index)
+        except _SpentError as error:
+            return _output("late", f"not run: {error}")
 
     def _ready(self, index):
-        """A session in which all cells before this one have run."""
-        if self.session is not None:
-            return
-        self.session = self.warm.session()
-        for before in range(min(index, len(self.cells))):
-            cell = self.cells[before]
-            if (
-                cell.role != "check"
-                and cell.kind == "code"
-                and cell.source.strip()
-                and before not in self.fatal
-            ):
-                seconds = min(self.warm.limits.cell, self._left())
-                if seconds <= 0:
-                    raise WireError("no time left")
-                self._ask_cell(before, seconds)
+        """Make a session in which all cells before this one have run.
+
+        raises _SpentError: if there is no time or no patience left for it
+        """
+        while self.session is None:
+            self._left()  # else no session is worth starting
+            self.session = self.warm.session()
+            for before in range(min(index, len(self.cells))):
+                if not self._runs(before):
+                    continue
+                output = self._ask_cell(before)
+                if self.session is None:  # it ended Python only this time
+                    self.made.outputs[before] = output
+                    break
+
+    def _runs(self, index):
+        """Whether a cell is run, and again in each new session."""
+        cell = self.cells[index]
+        return (
+            cell.role != "check"
+            and cell.kind == "code"
+            and bool(cell.source.strip())
+            and index not in self.fatal
+        )
+
+    def _ask_cell(self, index):
+        """What a cell puts out; one that ends its session is to blame."""
+        seconds = min(self.warm.limits.cell, self._left())
+        try:
+            body, _ = self.session.ask(
+                {
+                    "do": "run",
+                    "source": self.cells[index].source,
+                    "seconds": seconds,
+                },
+                seconds=seconds + GRACE,
+            )
+            return _checked_output(body)
+        except WireError as error:
+            self._lost(error)
+            self.fatal.add(index)
+            if isinstance(error, LateError):
+                self.silent += 1
+                return _output("late", f"stopped after {seconds:g} seconds")
+            return _output("dead", "this cell ended Python")
+
+    def _left(self):
+        """Seconds that are left to the notebook.
+
+        raises _SpentError: if there are none, or there is no patience left
+        """
+        left = self.deadline - time.monotonic()
+        if left <= 0:
+            raise _SpentError("the notebook had used up its time")
+        if self.silent >= PATIENCE:
+            raise _SpentError(
+                "the cells before it leave a Python that does not answer"
+            )
+        return left
 
     def probe(self, index, name):
         """What an answer does: {"seen", …}, {"trouble": text}.
@@ -237,22 +227,11 @@ class _Run:
         A trouble is ours to tell; what a session says is only observed.
         """
         for alone in (False, True):
-            seconds = min(self.warm.limits.probe, self._left())
-            if seconds <= 0:
-                return {
-                    "trouble": "it was not reached: the notebook had used "
-                    "up its time"
-                }
-            if self.silent >= PATIENCE:
-                return {
-                    "trouble": "it was not tried: the cells before it leave "
-                    "a Python that does not answer"
-                }
-            if not alone:
-                seconds = min(seconds, FIRST_TRY)
             try:
                 self._ready(index)
-                answer, arrays = self._ask_probe(name, seconds, alone)
+                answer, arrays = self._ask_probe(name, alone)
+            except _SpentError as error:
+                return {"trouble": f"it was not tried: {error}"}
             except WireError as error:
                 # A session ends a probe in a process of its own if it is
                 # late, so it is broken itself, and another one would be after
@@ -267,7 +246,10 @@ class _Run:
                 return self._read(name, answer, arrays)
         return {"trouble": trouble}
 
-    def _ask_probe(self, name, seconds, alone):
+    def _ask_probe(self, name, alone):
+        seconds = min(self.warm.limits.probe, self._left())
+        if not alone:
+            seconds = min(seconds, FIRST_TRY)
         body = {
             "do": "probe",
             "name": name,
@@ -300,9 +282,6 @@ class _Run:
         except WireError as error:
             return {"trouble": f"nothing usable came back from it ({error})"}
 
-    def _left(self):
-        return self.deadline - time.monotonic()
-
     def _end(self):
         if self.session is not None:
             self.session.close()
@@ -327,9 +306,9 @@ def _observation(answer, arrays):
         raise WireError("no observation")
     return {
         "seen": unpack_observation(answer.get("seen"), arrays),
-        "forbidden": [name[:100] for name in forbidden[:20]],
-        "printed": printed[:4000] if isinstance(printed, str) else "",
-        "device": device[:50] if isinstance(device, str) else None,
+        "forbidden": [name[:MAX_NAME] for name in forbidden[:20]],
+        "printed": _start(printed, MAX_PRINTED),
+        "device": _start(device, MAX_NAME) or None,
     }
 
 
@@ -345,32 +324,39 @@ def _checked_output(body):
     """A cell's output as plain data of bounded size, whoever sent it."""
     if not isinstance(body, dict):
         raise WireError("no output")
-    shown = []
-    for each in body.get("shown") or ():
-        data = each.get("data") if isinstance(each, dict) else None
-        if isinstance(data, dict) and len(shown) < 50:
-            shown.append(
-                {
-                    kind: str(data[kind])[:400_000]
-                    for kind in ("text/plain", "image/png")
-                    if data.get(kind)
-                }
-            )
-    error = body.get("error")
-    if isinstance(error, dict):
-        late = error.get("late") is True
-        error = {
-            "kind": "late" if late else str(error.get("kind"))[:100],
-            "text": str(error.get("text"))[:2000],
-            "module": str(error.get("module") or "")[:100],
-        }
-    else:
-        error = None
+    shown, error = body.get("shown"), body.get("error")
     return {
-        "text": str(body.get("text") or "")[:20_000],
-        "shown": shown,
-        "error": error,
+        "text": _start(body.get("text"), MAX_OUTPUT),
+        "shown": [
+            _checked_data(each)
+            for each in (shown if isinstance(shown, list) else [])[:MAX_SHOWN]
+        ],
+        "error": _checked_error(error) if isinstance(error, dict) else None,
     }
+
+
+def _checked_data(each):
+    data = each.get("data") if isinstance(each, dict) else None
+    if not isinstance(data, dict):
+        return {}
+    kept = {
+        "text/plain": _start(data.get("text/plain"), MAX_OUTPUT),
+        "image/png": _start(data.get("image/png"), MAX_PICTURE),
+    }
+    return {kind: text for kind, text in kept.items() if text}
+
+
+def _checked_error(error):
+    late = error.get("late") is True
+    return {
+        "kind": "late" if late else _start(error.get("kind"), MAX_NAME),
+        "text": _start(error.get("text"), MAX_ERROR),
+        "module": _start(error.get("module"), MAX_NAME),
+    }
+
+
+def _start(text, most):
+    return text[:most] if isinstance(text, str) else ""
 
 
 def _needs_more(answer):
@@ -422,15 +408,11 @@ def _report(name, answer, seed, example=None):
     _, exercise = find(name)
     standard = _standard(name, seed)
     if "trouble" in answer:
-        observation = {
-            "seen": Raised(UNUSABLE, (), answer["trouble"]),
-            "forbidden": [],
-            "printed": "",
-            "device": None,
-        }
         # It is our own sentence, so it may be shown as it is.
         return judge(
-            exercise, observation, dataclasses.replace(standard, mistakes=dict)
+            exercise,
+            unusable_observation(answer["trouble"]),
+            dataclasses.replace(standard, mistakes=dict),
         )
     if seed is not None and example is None:
         example = Report(name, 0.0, exercise.points)
@@ -477,8 +459,8 @@ def _bounded(seen, want):
 
 
 def _sizes(node):
-    if isinstance(node, Array | np.ndarray):
-        yield node.data.size if isinstance(node, Array) else node.size
+    if isinstance(node, Array):
+        yield node.data.size
     elif isinstance(node, dict):
         for part in node.values():
             yield from _sizes(part)

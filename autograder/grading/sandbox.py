@@ -196,12 +196,17 @@ def _mounts():
     for path in PRIVATE:
         mounts += ["--perms", "1777", "--tmpfs", path]
     # After /tmp, below which a course may lie.
-    for path in shown_folders():
+    shown = shown_folders()
+    for path in shown:
         # Parents that bubblewrap makes itself are closed to other users.
         for parent in reversed(path.parents):
             mounts += ["--dir", str(parent)]
         mounts += ["--ro-bind", str(path), str(path)]
-    hidden = list(map(str, hidden_folders()))
+    hidden = [
+        str(path)
+        for path in hidden_folders()
+        if any(map(path.is_relative_to, [*shown, "/usr"]))
+    ]
     for path in hidden:
         mounts += ["--tmpfs", path]
     # What bubblewrap has made itself belongs to whoever grades, unless that
@@ -237,19 +242,13 @@ def _python_folders():
 
 
 def hidden_folders():
-    """Folders inside what is shown that learners' code must not see."""
-    shown = [*shown_folders(), pathlib.Path("/usr")]
+    """Folders that learners' code must not see."""
     candidates = [ROOT / name for name in HIDDEN]
     for name in ANSWERS:
         spec = importlib.util.find_spec(name)
         for place in (spec and spec.submodule_search_locations) or ():
             candidates.append(pathlib.Path(place))
-    return [
-        path
-        for path in candidates
-        if path.is_dir()
-        and any(path.is_relative_to(folder) for folder in shown)
-    ]
+    return [path for path in candidates if path.is_dir()]
 
 
 def environment():

@@ -7,6 +7,7 @@ asked; whether the answers are any good is judged elsewhere.
 import builtins
 import contextlib
 import io
+import json
 import math
 import os
 import pathlib
@@ -26,6 +27,12 @@ from autograder.checker import look
 from autograder.exercise import exercises, find
 from autograder.grading import colab
 from autograder.grading.wire import (
+    MAX_ERROR,
+    MAX_NAME,
+    MAX_OUTPUT,
+    MAX_PICTURE,
+    MAX_SHOWN,
+    MAX_SHOWN_BYTES,
     WireError,
     receive,
     send,
@@ -33,8 +40,6 @@ from autograder.grading.wire import (
 )
 from autograder.observations import pack
 
-MAX_OUTPUT = 20_000  # characters of a cell's output that are kept
-MAX_PICTURE = 400_000  # characters of a picture, base64
 GRACE = 2  # seconds after which a probe's process is killed for good
 MUCH_MEMORY = 1024 * 2**20  # bytes that an answer should not leave behind
 # Where a name that means something else changes what other answers do.
@@ -85,6 +90,20 @@ def _shown(data):
     picture = data.get("image/png")
     if isinstance(picture, str) and len(picture) <= MAX_PICTURE:
         kept["image/png"] = picture
+    return kept
+
+
+def _affordable(made):
+    """What of a cell's rich outputs one message carries, the first ones."""
+    left, kept = MAX_SHOWN_BYTES, []
+    for each in made[:MAX_SHOWN]:
+        data = {}
+        for kind, text in each["data"].items():
+            size = len(json.dumps(text))
+            if size <= left:
+                left -= size
+                data[kind] = text
+        kept.append({**each, "data": data})
     return kept
 
 
@@ -233,16 +252,19 @@ def _run(shell, body, file):
         os.truncate(file, 0)
     told = None
     if error is not None:
-        kind = type(error).__name__
         told = {
-            "kind": kind,
-            "text": _text(error)[:2000],
+            "kind": type(error).__name__[:MAX_NAME],
+            "text": _text(error)[:MAX_ERROR],
             "late": isinstance(error, CellTimeout),
-            "module": str(getattr(error, "name", "") or "")
+            "module": str(getattr(error, "name", "") or "")[:MAX_NAME]
             if isinstance(error, ImportError)
             else "",
         }
-    return {"text": text[:MAX_OUTPUT], "shown": made[:50], "error": told}
+    return {
+        "text": text[:MAX_OUTPUT],
+        "shown": _affordable(made),
+        "error": told,
+    }
 
 
 def _text(error):

@@ -147,16 +147,12 @@ def _watch(session, watched, settings):
     """Wait for a session's end; end it when told to or when it is too big."""
     while True:
         told = signal.sigtimedwait(watched, LOOK)
-        if told is None:
-            too_much = (
-                _memory(session, settings) > TOGETHER * settings["memory"]
-            )
-        if (
-            told is None
-            and too_much
-            or told
-            and (told.si_signo == signal.SIGTERM)
-        ):
+        if told:
+            over = told.si_signo == signal.SIGTERM
+        else:
+            most = TOGETHER * settings["memory"]
+            over = _memory(session, settings) > most
+        if over:
             os.kill(session, signal.SIGKILL)
         while child := os.waitpid(-1, os.WNOHANG)[0]:
             if child == session:
@@ -280,7 +276,7 @@ def _limit(settings):
         + (0 if settings["isolate"] else _tasks_of_user()),
         resource.RLIMIT_FSIZE: settings["disk"],
         resource.RLIMIT_NOFILE: settings["files"],
-        resource.RLIMIT_CPU: settings["cpu"],
+        resource.RLIMIT_CPU: settings["session_cpu"],
         resource.RLIMIT_CORE: 0,
     }
     for kind, limit in limits.items():

@@ -27,6 +27,13 @@ DTYPES = frozenset(
     "bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 float16 float32 "
     "float64 complex64 complex128".split()
 )
+# What is kept of a cell's or an answer's output.
+MAX_OUTPUT = 20_000  # characters of one text
+MAX_PICTURE = 400_000  # characters of a picture, base64
+MAX_SHOWN = 50  # rich outputs
+MAX_SHOWN_BYTES = 3 * 2**20  # all of them together, as JSON
+MAX_ERROR = 2000  # characters of an exception's text
+MAX_NAME = 100  # characters of the name of a class, module or operation
 ORDER = 16  # bytes of an order to the warm process
 TUPLE = "a tuple"  # the key that marks one: JSON knows lists only
 
@@ -95,8 +102,11 @@ def _plan(dtype, shape):
     """(dtype, shape, bytes) of an announced array, or ValueError."""
     if (
         dtype not in DTYPES
+        or not isinstance(shape, list)
         or len(shape) > 32
-        or not all(type(side) is int and 0 <= side < 2**40 for side in shape)
+        or not all(type(side) is int and side >= 0 for side in shape)
+        # NumPy refuses the other sides of an empty array, too.
+        or math.prod(side or 1 for side in shape) > 2**40
     ):
         raise ValueError("an array of an unknown kind")
     return dtype, shape, math.prod(shape) * np.dtype(dtype).itemsize

@@ -7,12 +7,11 @@ import socket
 import threading
 import time
 
-from autograder.course import ROOT
 from autograder.grading.launch import WarmError, launch
 from autograder.grading.sandbox import (
-    HIDDEN,
     PRIVATE,
     find_sandbox,
+    hidden_folders,
     shown_folders,
     statement,
 )
@@ -36,6 +35,7 @@ class Warm:
         self._numbers = itertools.count()
         self._launched = None
         self._ready = False
+        self._used = 0.0
         self.generation = 0  # counts the processes that were started
         self.told = ""  # `statement`, once it is known
 
@@ -43,11 +43,16 @@ class Warm:
         """Begin to start it; `session` waits until it is ready.
 
         launched: a process that somebody has started already
+        raises WarmError: if it has ended already
         """
         self._launched = launched or launch(self._require_sandbox)
         self._ready = False
+        self._used = time.monotonic()
         self.generation += 1
-        send(self._control, self._settings())
+        try:
+            send(self._control, self._settings())
+        except WireError:
+            raise self._failed() from None
 
     @property
     def process(self):
@@ -69,12 +74,12 @@ class Warm:
             ],
             "hide": []
             if self.sandbox.prefix
-            else [str(ROOT / name) for name in HIDDEN],
+            else list(map(str, hidden_folders())),
             "memory": limits.memory,
             "disk": limits.disk,
             "processes": limits.processes,
             "files": limits.files,
-            "cpu": int(limits.notebook),
+            "session_cpu": int(limits.notebook),
             "lessons": list(self.lessons),
         }
 
@@ -82,17 +87,20 @@ class Warm:
         try:
             answer, _ = receive(self._control, START)
         except WireError:
-            self._launched.words.seek(0)
-            words = self._launched.words.read().decode(errors="replace")
-            words = words.strip()
-            self.close()
-            raise WarmError(
-                "the process that runs notebooks does not "
-                f"start: {words[-2000:] or 'no reason given'}"
-            ) from None
+            raise self._failed() from None
         self._control.settimeout(None)
         self._ready = True
         self.told = statement(self.sandbox, answer["isolated"])
+
+    def _failed(self):
+        """End what does not start; the error with its last words."""
+        self._launched.words.seek(0)
+        words = self._launched.words.read().decode(errors="replace").strip()
+        self.close()
+        return WarmError(
+            "the process that runs notebooks does not "
+            f"start: {words[-2000:] or 'no reason given'}"
+        )
 
     def _be_ready(self):
         if self._ended():
@@ -114,6 +122,7 @@ class Warm:
         ours, theirs = socket.socketpair()
         with self._lock, theirs:
             self._be_ready()
+            self._used = time.monotonic()
             number = next(self._numbers)
             order = [f"start {number}".ljust(ORDER).encode()]
             try:
@@ -122,7 +131,8 @@ class Warm:
                 self.close()
                 self._be_ready()
                 socket.send_fds(self._control, order, [theirs.fileno()])
-        return Session(self, ours, number)
+            # Here, since the next generation may begin once this is over.
+            return Session(self, ours, number)
 
     def end(self, number):
         with self._lock, contextlib.suppress(OSError, AttributeError):
@@ -135,6 +145,12 @@ class Warm:
 
     def _ended(self):
         return self._launched is None or self.process.poll() is not None
+
+    def rest(self):
+        """End it if no notebook can be running in it any more."""
+        with self._lock:
+            if time.monotonic() - self._used > 2 * self.limits.notebook:
+                self.close()
 
     def kill(self):
         """End it; the next session starts another."""

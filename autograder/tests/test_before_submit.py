@@ -5,11 +5,12 @@ import json
 import subprocess
 import sys
 import types
+import warnings
 
 import pytest
 
 from autograder import before_submit
-from autograder.before_submit import advice, cells_of, troubles
+from autograder.before_submit import advice, cells_of, defines, troubles
 from autograder.course import released_path
 from autograder.exercise import exercises, lessons
 
@@ -80,6 +81,12 @@ def test_a_copied_cell_is_counted(made):
         ("x = 1\nclass softmax:\n    pass", True),
         ("softmax = torch.softmax", True),
         ("softmax: object = torch.softmax", True),
+        ("softmax = other = torch.softmax", True),
+        ("other = softmax = torch.softmax", True),
+        ("%matplotlib inline\ndef softmax(x):\n    return x", True),
+        ("def softmax(x):\n    return x +", True),
+        ("softmax: object", False),
+        ("text = '''\ndef softmax(x):\n    return x\n'''", False),
         ("softmax(x) == y", False),
         ("softmax == y", False),
         ("def softmax_of(x):\n    return softmax", False),
@@ -114,6 +121,15 @@ def test_the_source_of_a_cell_may_be_lines_or_text(made):
         assert told(made) == []
 
 
+@pytest.mark.parametrize("mark", [["softmax"], {"softmax": 1}, 3, None])
+def test_a_mark_that_is_no_text_is_no_mark(made, mark):
+    made["cells"][find(made, "softmax")]["metadata"]["nbgrader"] = {
+        "grade_id": mark
+    }
+    (sentence,) = told(made)
+    assert "defines softmax, but is not the cell" in sentence
+
+
 @pytest.mark.parametrize(
     "made",
     [None, [], {}, {"cells": None}, {"cells": [{}]}, {"cells": [None]}],
@@ -126,6 +142,30 @@ def test_a_notebook_without_a_cell_of_the_lesson_is_left_alone(made):
     for cell in made["cells"]:
         cell["metadata"] = {}
     assert told(made) == []
+
+
+@pytest.mark.parametrize(
+    "source, names",
+    [
+        (
+            "def one(): pass\nclass Two: pass\nasync def three(): pass",
+            "one Two three",
+        ),
+        ("a = b = 1\nc: int = 2\nd: int\ne.f = g[0] = 3\nh += 1", "a b c"),
+        ("if x:\n    def one(): pass", ""),
+        ("%cd x\n!ls\na = !ls\nb?\none = 1", "one"),
+        ("def one(:\nclass Two(\n  def three(", "one Two"),
+        ("", ""),
+    ],
+)
+def test_a_cell_defines_what_its_top_level_binds(source, names):
+    assert defines(source) == set(names.split())
+
+
+def test_a_cell_of_one_long_line_is_read_at_once():
+    # Had a pattern to try each way of cutting it up, this would take hours.
+    assert defines(f"{' ' * 10**6}x") == frozenset()
+    assert defines(f"{' x' * 10**6}") == frozenset()
 
 
 # Where the notebook is
@@ -145,6 +185,24 @@ def test_jupyter_s_file_is_read(monkeypatch, made, tmp_path):
     path.write_text(json.dumps(made), encoding="utf-8")
     first, note = advice(NAMES)
     assert "softmax" in first and "as last saved" in note
+
+
+def test_a_cell_that_python_warns_of_is_read_in_silence(
+    monkeypatch, made, tmp_path
+):
+    cell = made["cells"][find(made, "softmax")]
+    cell["source"] = 'pattern = "\\d"\ndef softmax(x):\n    return x'
+    cell["metadata"] = {}
+    path = tmp_path / "own name.ipynb"
+    path.write_text(json.dumps(made), encoding="utf-8")
+    monkeypatch.setattr(before_submit, "notebook_path", lambda: str(path))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert "defines softmax" in advice(NAMES)[0]
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        advice(NAMES)
+    assert told == []
 
 
 @pytest.mark.parametrize("text", [None, "", "{", "\udcff"])

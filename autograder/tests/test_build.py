@@ -14,7 +14,7 @@ import nbformat
 import pytest
 
 import autograder
-from autograder import build, course
+from autograder import build, cli, course
 from autograder.exercise import exercises
 from autograder.notebooks import SourceError
 
@@ -184,12 +184,20 @@ def test_a_changed_exercise_keeps_its_id(source, rewrite):
     ]
 
 
+SOFTMAX = 'exercise="softmax" level=1'
+
+
 @pytest.mark.parametrize(
     "old, new, told",
     [
         ('exercise="softmax"', 'exercise="sofmax"', "'sofmax'"),
         (IMPORTS, "# %%", "neither an exercise nor provided"),
         ("# ## 1.1 A softmax", "# 1.1 A softmax", "must be its task"),
+        (SOFTMAX, f"{SOFTMAX[:-1]}0", "exercise 'softmax' has level=0"),
+        (SOFTMAX, f"{SOFTMAX[:-1]}6", "exercise 'softmax' has level=6"),
+        (SOFTMAX, f'{SOFTMAX[:-1]}"1"', "exercise 'softmax' has level='1'"),
+        (SOFTMAX, SOFTMAX[:-8], "exercise 'softmax' has level=None"),
+        (" minutes=10\ndef softmax(", "\ndef softmax(", "minutes=None"),
     ],
 )
 def test_a_source_that_breaks_a_rule_is_told_where(rewrite, old, new, told):
@@ -222,7 +230,32 @@ def test_the_table_of_lessons_is_written_between_its_marks(monkeypatch):
     assert "old" not in made and build.readme(made) == made
 
 
+@pytest.mark.parametrize(
+    "old, new, mark",
+    [
+        ("<!-- lessons: written by make exercises -->", "", "<!-- lessons"),
+        ("table\n<!-- end -->\n", "table\n", "<!-- end -->"),
+        ("<!-- end -->", "", "<!-- end -->"),
+    ],
+)
+def test_a_readme_without_a_mark_of_its_table_loses_nothing(old, new, mark):
+    text = (
+        "before\n<!-- lessons: written by make exercises -->\ntable\n"
+        "<!-- end -->\nbetween\n<!-- full edition -->\nmore\n"
+        "<!-- end -->\nafter\n"
+    )
+    with pytest.raises(SourceError, match=f"README.md.*{mark}"):
+        build.readme(text.replace(old, new))
+
+
 # Writing
+
+
+@pytest.mark.parametrize("names", [["ch9_nothing"], [LESSON, "ch9_nothing"]])
+def test_a_lesson_that_is_not_there_is_one_sentence(names, capsys):
+    assert cli.main(["build", *names]) == 1
+    (told,) = capsys.readouterr().out.splitlines()
+    assert "ch9_nothing" in told and LESSON in told
 
 
 def test_build_writes_what_is_not_current_and_nothing_else(
@@ -325,6 +358,13 @@ def test_what_lies_in_exercises_is_what_build_makes(released):
     assert course.released_path(LESSON).read_bytes() == build.notebook_bytes(
         released
     )
+
+
+def test_the_cell_that_checks_an_exercise_is_found_by_its_id_and_back():
+    for name in [*exercises(LESSON), "check", "check_", "Größe"]:
+        assert course.checked_by(course.check_id(name)) == name
+    for other in ["softmax", "", "check", "Check-softmax", "a check-b"]:
+        assert course.checked_by(other) is None
 
 
 def test_chapters_and_appendices_are_told_from_other_pages():

@@ -314,6 +314,13 @@ def test_a_summary_has_the_last_report_of_each_exercise(
     assert "softmax" in made.next_step
 
 
+def test_a_summary_is_of_the_lesson_that_was_checked_last():
+    own = Check()
+    for name in ("padding_mask", "split_heads", "padding_mask"):
+        own(name, None)
+    assert own.summary().lesson == "ch1_self_attention"
+
+
 # The seed
 
 

@@ -79,6 +79,21 @@ def test_only_commands_that_work_are_named(unpacked):
     assert named == {"start", "lab", "book", "cheatsheet.pdf", "clean"}
 
 
+@pytest.mark.parametrize(
+    "command", ["build", "verify", "grade x", "student-edition", "bench", ""]
+)
+def test_a_command_of_the_full_edition_says_so(unpacked, command):
+    done = subprocess.run(
+        [sys.executable, "-m", "autograder", *command.split()],
+        cwd=unpacked,
+        capture_output=True,
+        text=True,
+    )
+    assert (done.returncode, done.stderr) == (2, "")
+    (told,) = done.stdout.splitlines()
+    assert "full edition" in told
+
+
 def test_assistants_are_asked_to_tutor(unpacked):
     text = (unpacked / "AGENTS.md").read_text("utf-8")
     assert "tutor; do not solve" in text

@@ -17,10 +17,11 @@ from autograder.exercise import (
     of_calls,
     refuses,
     unusable,
+    unusable_observation,
     values,
 )
 from autograder.observations import Array, Raised
-from autograder.probing import case
+from autograder.probing import case, observe
 
 INPUTS = {"first": case(1), "second": case(2)}
 
@@ -184,6 +185,14 @@ def test_what_is_no_answer_at_all_is_told_in_words(answer, kind, told):
     assert text is None if told is None else told in text
 
 
+def test_what_is_no_answer_at_all_is_observed_as_any_other():
+    seen = unusable_observation("it is None")
+    looked = observe(toy(1), lambda x: x, {"only": case(1)})
+    assert seen.keys() == looked.keys()
+    failure = common("runs").judge(seen["seen"], made(1.0), INPUTS)
+    assert failure.text == "it is None"
+
+
 # One exercise
 
 
@@ -246,15 +255,3 @@ def test_inputs_are_plain_data():
         for leaf in parts(exercise.visible_inputs()):
             assert isinstance(leaf, plain)
             assert not isinstance(leaf, types.FunctionType)
-
-
-@pytest.mark.parametrize(
-    "stem, words",
-    [
-        ("ch1_self_attention", "Self attention"),
-        ("ch12_kv_cache", "Kv cache"),
-        ("appx_jax", "Jax"),
-    ],
-)
-def test_a_stem_reads_as_a_title(stem, words):
-    assert engine.title(stem) == words

@@ -178,6 +178,23 @@ def test_layers_that_start_equal_are_noticed():
     assert look_at(norms)["twins"] == []
 
 
+@pytest.mark.parametrize(
+    "dtype", [torch.bfloat16, torch.float16, torch.float64]
+)
+def test_parameters_may_have_any_floating_dtype(dtype):
+    made = Copies(4).to(dtype)
+    assert ["linear.weight", "other.weight"] in look_at(made)["twins"]
+    made.other.reset_parameters()
+    assert look_at(made)["twins"] == []
+
+    class Half(Right):
+        def __init__(self, width=2):
+            super().__init__(width)
+            self.to(dtype)
+
+    assert "runs" not in failing(Half)
+
+
 def test_a_tied_parameter_counts_once_and_is_listed():
     module = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3))
     module[1].weight = module[0].weight
@@ -208,11 +225,19 @@ def test_a_script_may_use_the_module_in_any_way():
     )
     assert seen["loaded"]["out"] is False
 
-    def broken(module, case):
-        raise ValueError
 
+class Own(BaseException):
+    """Not an Exception, as pytest's and asyncio's own are not."""
+
+
+@pytest.mark.parametrize("kind", [ValueError, SystemExit, Own])
+def test_a_script_that_raises_is_its_cases_observation(kind):
+    def broken(module, case):
+        raise kind
+
+    one = {"loaded": inputs()["loaded"]}
     seen = call_modules(Right, one, {"loaded": broken})
-    assert seen["loaded"]["out"].kind == "ValueError"
+    assert seen["loaded"]["out"].kind == kind.__name__
 
 
 def test_weights_are_drawn_for_every_name():

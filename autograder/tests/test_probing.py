@@ -199,6 +199,7 @@ def test_a_probe_that_raises_is_an_observation():
 def state():
     return {
         "torch": torch.get_rng_state().tolist(),
+        "torch, for a GPU": list(torch.cuda._lazy_seed_tracker.get_calls()),
         "numpy": [str(part) for part in np.random.get_state()],
         "python": random.getstate(),
         "dtype": torch.get_default_dtype(),
@@ -237,6 +238,7 @@ def test_an_answer_that_changes_every_global_setting_leaves_no_trace(forbids):
 
 
 def test_settings_of_the_learner_survive_a_check():
+    torch.manual_seed(42)
     torch.set_default_dtype(torch.float64)
     try:
         with torch.no_grad(), np.errstate(over="raise"):
@@ -265,6 +267,26 @@ def test_an_answer_starts_from_the_same_settings_whatever_was_set():
             assert seen_by(answer, np.ones(1))["out"] == first
     finally:
         torch.set_default_dtype(torch.float32)
+
+
+def test_a_gpu_in_use_is_seeded_and_its_generator_restored(monkeypatch):
+    """Its generator is the CPU's kind here; torch.cuda's code is its own."""
+    gpu = torch.Generator().manual_seed(42)
+    monkeypatch.setattr(torch.cuda, "default_generators", (gpu,))
+    monkeypatch.setattr(torch.cuda.random, "_lazy_init", lambda: None)
+    for module in (torch.cuda, torch.cuda.random):
+        monkeypatch.setattr(module, "device_count", lambda: 1)
+        monkeypatch.setattr(module, "is_initialized", lambda: True)
+    before, seeds = gpu.get_state(), []
+
+    def answer(x):
+        seeds.append(gpu.initial_seed())
+        torch.rand(3, generator=gpu)
+        return x
+
+    look(answer, np.ones(1))
+    assert set(seeds) == {0}
+    assert torch.equal(gpu.get_state(), before)
 
 
 def test_another_default_device_is_noted_and_kept():

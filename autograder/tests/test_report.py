@@ -2,10 +2,12 @@
 
 import html.parser
 import math
+import re
 
 import numpy as np
 import pytest
 
+from autograder import report as engine
 from autograder.probing import case
 from autograder.report import Finding, Report, Summary, call_text
 
@@ -151,6 +153,36 @@ def test_a_page_needs_no_script_and_no_other_host():
         page = Tags(shown)
         assert page.opened == []
         assert "http" not in shown and "script" not in shown
+
+
+def test_no_text_has_a_colour_of_its_own():
+    """It takes its page's, which is chosen for the page's ground."""
+    summary = Summary("ch1_toy", rows(), ("Mend it.",))
+    for made in (report(), FULL, hostile(), summary):
+        assert not re.search(r"[;'\s]color\s*:", made._repr_html_())
+
+
+def luminance(colour):
+    """Of "#rrggbb", as WCAG 2.2 defines it."""
+    parts = [int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)]
+    red, green, blue = (
+        part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4
+        for part in parts
+    )
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+
+# The book's two grounds, then the dark ones of JupyterLab, VS Code and Colab.
+@pytest.mark.parametrize(
+    "ground", ["#ffffff", "#121212", "#111111", "#1e1e1e", "#383838"]
+)
+@pytest.mark.parametrize("name", ["GREEN", "RED", "GREY", "BLUE"])
+def test_lines_and_bars_stand_out_from_light_and_dark_grounds(name, ground):
+    colours = luminance(getattr(engine, name)), luminance(ground)
+    darker, lighter = sorted(colours)
+    # What WCAG 2.2 asks of graphics; no colour has 4.5, which it asks of
+    # text, on white and on a dark ground.
+    assert (lighter + 0.05) / (darker + 0.05) >= 3
 
 
 def test_ticks_are_read_aloud():

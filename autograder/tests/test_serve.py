@@ -193,6 +193,22 @@ def test_a_book_that_is_not_built_names_the_command(course):
     assert "make book" in serve.main([], root=course)
 
 
+@pytest.mark.parametrize("option", ["--port", "--lab-port"])
+@pytest.mark.parametrize("port", ["-1", "0", "65536", "70000", "x"])
+def test_what_is_no_port_is_one_sentence(option, port, capsys):
+    with pytest.raises(SystemExit) as ended:
+        serve.parse([f"{option}={port}"])
+    assert ended.value.code == 2
+    *_, told = capsys.readouterr().err.splitlines()
+    assert f"argument {option}: " in told and repr(port) in told
+
+
+@pytest.mark.parametrize("port", [1, 8000, 65535])
+def test_any_port_may_be_asked_for(port):
+    options = serve.parse(["--port", str(port), "--lab-port", str(port)])
+    assert options.port == options.lab_port == port
+
+
 def test_no_free_port_is_one_sentence(course, monkeypatch):
     def taken(port):
         raise OSError("taken")

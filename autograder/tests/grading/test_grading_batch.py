@@ -7,15 +7,26 @@ import fcntl
 import io
 import json
 import os
+import secrets
+import shutil
 
+import dask
+import distributed  # noqa: F401  # its settings, before one is changed
 import nbformat
 import pytest
+from bs4 import BeautifulSoup
+from nbconvert.filters.markdown import markdown2html
 from nbgrader.api import Gradebook
 
 from autograder.cli import main
+from autograder.course import ROOT
 from autograder.exercise import exercises
-from autograder.grading import bench
+from autograder.grading import batch, bench, recorded_seed, records
+from autograder.grading.command import line_of
 from autograder.grading.export import table
+from autograder.grading.feedback import harmless_markdown
+from autograder.grading.intake import Arrival
+from autograder.grading.sandbox import Limits
 
 LESSON = "ch1_self_attention"
 POINTS = {
@@ -121,11 +132,93 @@ def test_autograded_notebooks_are_valid_and_harmless(course):
         for cell in made.cells:
             if cell.cell_type == "markdown" and "alert" in cell.source:
                 assert "<script" not in cell.source
-                assert "javascript:" not in cell.source
+                assert_harmless(markdown2html(cell.source))
             for output in cell.get("outputs", ()):
                 assert "<script" not in str(
                     output.get("data", {}).get("text/html", "")
                 )
+
+
+LINKS = [
+    "[x](javascript:alert(1))",
+    "[x](java&#115;cript:alert(1))",
+    "[x](javascript&colon;alert(1))",
+    "[x](javascript\\:alert(1))",
+    "[x](<javascript:alert(1)>)",
+    "[x][y]\n\n[y]: java&#115;cript:alert(1)",
+    "[y]\n\n[y]:\njavascript&colon;alert(1)",
+    "[y\\]]\n\n[y\\]]: javascript&colon;alert(1)",
+    "> - [x](vbscript&colon;x)",
+    "| [x](data&colon;text/html,x) | b |\n|---|---|\n| 1 | 2 |",
+    "# [x](java&Tab;script:alert(1))",
+    "[![x](https://example.org/p.png)](javascript&colon;alert(1))",
+    "![x](javascript&colon;alert(1))",
+    "![x](attachment:missing.png)",
+    "![y][]\n\n[y]: https://example.org/p.png",
+    "<javascript:alert(1)>",
+    "<a href='java&#115;cript:alert(1)'>x</a>",
+    "</p\n><img src=x onerror=alert(1)>",
+    "\\<script>alert(1)</script>",
+    "<!-- --><svg/onload=alert(1)>",
+    "```mermaid\n</pre><script>alert(1)</script>\n```",
+    "$x$ <b onclick='alert(1)'>[x](javascript&colon;alert(1))</b>",
+]
+
+
+def assert_harmless(page):
+    """No element has an address but one of the web or of the page."""
+    for tag in BeautifulSoup(page, "html.parser").find_all(True):
+        assert tag.name not in ("script", "img", "svg")
+        for name, value in tag.attrs.items():
+            assert not name.startswith("on")
+            assert name != "href" or value.startswith(("http", "#")), value
+
+
+@pytest.mark.parametrize("source", LINKS)
+def test_no_spelling_of_a_link_runs_something(source):
+    assert_harmless(markdown2html(harmless_markdown(source)))
+
+
+def test_harmless_markdown_is_still_markdown():
+    source = (
+        "# A\n\n- **b** $x_{[i]}^2 \\le [a, b]$ and `c[0]`\n\n"
+        "$$a & b \\\\ c$$\n\n| d |\n|---|\n| see https://example.org |"
+    )
+    assert harmless_markdown(source) == source
+
+
+def test_a_file_s_name_makes_one_line():
+    made = {
+        "student": "s",
+        "file": "a\nb\x1b[2J\u202e\udcff",
+        "problem": "é ü",
+    }
+    assert line_of(made) == "s  a?b?[2J??: é ü"
+
+
+@pytest.mark.parametrize(
+    "options, says",
+    [
+        (["--workers", "-3"], "--workers"),
+        (["--workers", "0"], "--workers"),
+        (["--scheduler", "tcp://127.0.0.1:1"], "scheduler"),
+        (["--scheduler", "nonsense://x"], "scheduler"),
+        (["--scheduler", "127.0.0.1:port"], "scheduler"),
+        (["--scheduler", "tls://127.0.0.1:1"], "scheduler"),
+    ],
+)
+def test_what_cannot_be_is_refused_in_a_sentence(tmp_path, options, says):
+    with dask.config.set({"distributed.comm.timeouts.connect": "1s"}):
+        done = grade(tmp_path, tmp_path / "out", *options, expect=2)
+    assert says in done.stderr
+    assert "Traceback" not in done.stderr and done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("place", ["file", "file/below", "/proc/none"])
+def test_where_results_cannot_be_is_told(tmp_path, place):
+    (tmp_path / "file").touch()
+    done = grade(tmp_path, tmp_path / place, expect=2)
+    assert "--out" in done.stderr and done.stderr.count("\n") == 1
 
 
 def test_feedback_shows_everything_and_runs_nothing(course):
@@ -202,6 +295,116 @@ def test_two_batches_do_not_share_a_folder(course):
         fcntl.flock(file, fcntl.LOCK_EX)
         done = grade(folder, out, expect=2)
     assert "Another batch" in done.stderr
+
+
+def test_a_file_s_problem_stays_until_it_has_gone_or_is_good(
+    tmp_path, notebook_of
+):
+    folder, out = tmp_path / "class", tmp_path / "out"
+    good = write(folder, "anna", notebook_of())
+    broken = good.with_name(f"a-{LESSON}-broken.ipynb")
+    unknown = good.with_name("holiday.ipynb")
+    for path in (broken, unknown, folder / "bob" / "x.ipynb"):
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(b"%PDF")
+
+    def rows():
+        with open(out / "grades.csv", encoding="utf-8") as file:
+            return sorted(
+                (row["student"], row["file"].rpartition("/")[2])
+                for row in csv.DictReader(file)
+                if row["problem"]
+            )
+
+    bob = ("bob", "x.ipynb")
+    grade(folder, out, expect=1)
+    assert rows() == [("anna", broken.name), ("anna", unknown.name), bob]
+    page = out / "feedback" / "anna" / LESSON / f"{LESSON}.html"
+    assert f"0 of {TOTAL:g} points" in page.read_text()
+    # Only her files are looked at: one has gone, one is as it was.
+    broken.unlink()
+    grade(folder / "anna", out, expect=1)
+    assert rows() == [("anna", unknown.name), bob]
+    # One of a lesson elsewhere says nothing about what lies here,
+    write(tmp_path / "later", "bob", notebook_of())
+    grade(tmp_path / "later", out)
+    assert rows() == [("anna", unknown.name), bob]
+    # and one that is good by now is a problem no more.
+    (folder / "bob" / "x.ipynb").write_text(json.dumps(notebook_of()))
+    unknown.unlink()
+    grade(folder, out)
+    assert rows() == []
+
+
+def test_a_long_lived_worker_ends_the_process_of_an_earlier_batch():
+    past = batch.warm_process(
+        batch.Settings("s", Limits(notebook=0), lessons=("an earlier one",))
+    )
+    past.start()
+    process = past.process
+    batch.warm_process(batch.Settings("s", lessons=(LESSON,)))
+    assert process.poll() is not None
+
+
+def test_a_change_of_any_module_that_grades_is_noticed(tmp_path, monkeypatch):
+    shutil.copytree(
+        ROOT / "autograder",
+        tmp_path / "autograder",
+        ignore=shutil.ignore_patterns("__pycache__", "tests", "goldens"),
+    )
+    monkeypatch.setattr(records, "PACKAGE", tmp_path / "autograder")
+
+    def fingerprint_with(name):
+        path = tmp_path / "autograder" / f"{name}.py"
+        before = path.read_bytes()
+        path.write_bytes(before + b"# changed")
+        records._engine.cache_clear()
+        made = records.fingerprint(LESSON)
+        path.write_bytes(before)
+        return made
+
+    # To measure time changes nothing.
+    same = fingerprint_with("grading/bench")
+    assert same == fingerprint_with("bench")
+    others = {
+        fingerprint_with(name)
+        for name in (
+            "answers",
+            "goldens",
+            "grading/batch",
+            "grading/colab",
+            "grading/intake",
+            "grading/records",
+            "grading/sandbox",
+        )
+    }
+    assert len(others - {same}) == 7
+    records._engine.cache_clear()
+
+
+def test_half_characters_end_up_in_files_as_text(tmp_path):
+    records.write_atomically(tmp_path / "x.csv", "M\udcfcller,ü")
+    assert (tmp_path / "x.csv").read_text("utf-8") == "M\\udcfcller,ü"
+    made = records.problem(Arrival("m", "M\udcfcller.ipynb", problem="no"))
+    kept = records.Records(tmp_path)
+    kept.write(made)
+    assert kept.all() == [made]
+
+
+def test_the_seed_that_is_drawn_first_counts(tmp_path, monkeypatch):
+    def somebody_is_faster(count):
+        (tmp_path / "seed").write_text("theirs\n")
+        return "ours"
+
+    monkeypatch.setattr(secrets, "token_hex", somebody_is_faster)
+    assert recorded_seed(tmp_path) == "theirs"
+    assert [path.name for path in tmp_path.iterdir()] == ["seed"]
+
+
+def test_a_seed_whose_write_was_cut_short_is_drawn_again(tmp_path):
+    (tmp_path / "seed").write_text("")
+    seed = recorded_seed(tmp_path)
+    assert len(seed) == 32 and recorded_seed(tmp_path) == seed
 
 
 @pytest.mark.slow  # stock nbgrader starts a kernel for each notebook

@@ -9,10 +9,14 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from autograder.build import source_notebook
+from autograder.cells import NO_PYTHON, parses
 from autograder.course import released_path
 from autograder.grading.intake import which
 from autograder.grading.reading import UnreadableError, read
-from autograder.grading.released import parses, released, released_lessons
+from autograder.grading.released import (
+    released,
+    released_lessons,
+)
 from autograder.grading.repair import rebuild
 
 LESSONS = [lesson.name for lesson in released_lessons()]
@@ -188,4 +192,11 @@ def test_any_json_gives_cells_or_a_sentence(value):
 
 def test_magics_are_python_too():
     assert parses("%matplotlib inline\n!pip install x\nx = 1\nx?")
+    assert parses("if 1:\n\ta, b_2 = !ls\n\tc= %pwd\nd=!ls\n?f\nf.g??")
     assert not parses("def f(:")
+
+
+@pytest.mark.parametrize("line", [" ", "\t", "x ", "x, ", "x", "x.", "?", "%"])
+def test_a_long_line_is_looked_at_once(line):
+    # In steps that grow with the square of its length, it would take hours.
+    NO_PYTHON.sub("", line * 300_000 + "\n" + line * 300_000 + "=")

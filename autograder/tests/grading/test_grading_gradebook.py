@@ -7,6 +7,7 @@ import logging
 
 import pytest
 
+from autograder import build
 from autograder.exercise import exercises
 from autograder.grading import gradebook
 from autograder.grading.batch import newer_python
@@ -176,9 +177,81 @@ def test_a_changed_lesson_is_noticed_and_followed(
     again.close()
 
 
+def test_what_build_wrote_before_a_pull_does_not_count(
+    writer, record_of, tmp_path, monkeypatch
+):
+    stale = build.source_notebook(LESSON)
+    for cell in stale.cells:
+        if cell.metadata.get("nbgrader", {}).get("grade"):
+            cell.metadata.nbgrader.points = 77
+    path = tmp_path / "old" / LESSON / f"{LESSON}.ipynb"
+    path.parent.mkdir(parents=True)
+    path.write_bytes(build.notebook_bytes(stale))
+    monkeypatch.setattr(build, "SOURCE", tmp_path / "old")
+    writer.write(record_of("ann"))
+    notebook = writer.gradebook.find_notebook(LESSON, LESSON)
+    assert notebook.max_score == TOTAL
+
+
+def test_changed_sources_reach_the_gradebook_and_nothing_else_does(
+    writer, record_of, tmp_path, monkeypatch
+):
+    writer.write(record_of("ann"))
+    (notebook,) = submission(writer, "ann").notebooks
+    for grade in notebook.grades:
+        if grade.name == "check-softmax":
+            grade.manual_score = 1.75
+    for comment in notebook.comments:
+        if comment.name == "softmax":
+            comment.manual_comment = "Nice idea"
+    writer.gradebook.db.commit()
+    writer.close()
+    made = build.source_notebook(LESSON)
+
+    def changed(lesson):
+        for cell in made.cells:
+            if cell.metadata.get("nbgrader", {}).get("grade_id") == (
+                "check-softmax"
+            ):
+                cell.source += "\n# more"
+        return made
+
+    monkeypatch.setattr(build, "source_notebook", changed)
+    again = Writer(tmp_path)
+    again.write(record_of("bob"))
+    assert not again.notes  # no points have changed
+    notebook = again.gradebook.find_notebook(LESSON, LESSON)
+    cells = {cell.name: cell for cell in notebook.source_cells}
+    assert cells["check-softmax"].source.endswith("# more")
+    path = tmp_path / "source" / LESSON / f"{LESSON}.ipynb"
+    assert path.read_bytes() == build.notebook_bytes(made)
+    (notebook,) = submission(again, "ann").notebooks
+    scores = {each.name: each.manual_score for each in notebook.grades}
+    assert scores.pop("check-softmax") == 1.75 and not any(scores.values())
+    comments = {each.manual_comment for each in notebook.comments}
+    assert comments == {"Nice idea", None}
+    again.close()
+
+
+def test_a_lesson_that_cannot_be_read_is_said_for_each_notebook(
+    writer, record_of, monkeypatch
+):
+    def broken(lesson):
+        raise ValueError("the source is broken")
+
+    monkeypatch.setattr(build, "source_notebook", broken)
+    for student in ("ann", "bob"):
+        with pytest.raises(ValueError, match="the source is broken"):
+            writer.write(record_of(student))
+
+
 def test_exports(writer, record_of, tmp_path):
-    for student, share in (("doejane_1234", 1.0), ("ann", 0.0)):
-        writer.write(record_of(student, share))
+    # An id's own digits are no number of a learning management system.
+    for student, share in (("doejane_1234", 1.0), ("ann_2", 0.0)):
+        made = record_of(student, share)
+        if share:
+            made["file"] = f"{student}_567_{LESSON}.ipynb"
+        writer.write(made)
     canvas = CanvasExport()
     canvas.to = str(tmp_path / "canvas.csv")
     canvas.log = logging.getLogger("test")
@@ -194,7 +267,7 @@ def test_exports(writer, record_of, tmp_path):
     ]
     assert rows[1][-1] == f"{TOTAL:g}"
     assert sorted(rows[2:]) == [
-        ["ann", "", "", "ann", "", "0"],
+        ["ann 2", "", "", "ann_2", "", "0"],
         ["doejane", "1234", "", "", "", f"{TOTAL:g}"],
     ]
     moodle = MoodleExport()
@@ -211,6 +284,26 @@ def test_exports(writer, record_of, tmp_path):
         f"{TOTAL:g}",
         f"{TOTAL:g}",
     ] in rows
+    assert ["ann_2", "ann 2", "", "0", f"{TOTAL:g}"] in rows
+
+
+@pytest.mark.parametrize(
+    "file, number",
+    [
+        ("Jane Doe_4711_assignsubmission_file/x.ipynb", "4711"),
+        ("all/Jane Doe_4711_assignsubmission_file/x.ipynb", "4711"),
+        ("doejane_LATE_123_45_x.ipynb", "123"),
+        ("jane_2.ipynb", None),
+        ("jane_2/x.ipynb", None),
+    ],
+)
+def test_only_files_of_a_learning_management_system_have_a_number(
+    writer, record_of, file, number
+):
+    made = record_of("jane")
+    made["file"] = file
+    writer.write(made)
+    assert writer.gradebook.find_student("jane").lms_user_id == number
 
 
 def test_a_newer_python_is_named():

@@ -1,9 +1,13 @@
 """Whose file, and which lesson, from what LMSs and people leave."""
 
 import io
+import itertools
 import json
 import os
+import random
+import shutil
 import tarfile
+import unicodedata
 import zipfile
 
 import pytest
@@ -11,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from autograder.grading import intake
-from autograder.grading.intake import arrivals, whose
+from autograder.grading.intake import arrivals, identifier, whose
 
 LESSON = "ch1_self_attention"
 
@@ -42,7 +46,7 @@ LESSON = "ch1_self_attention"
     ],
 )
 def test_whose(path, student):
-    assert whose(tuple(path.split("/")), [LESSON]) == student
+    assert identifier(whose(tuple(path.split("/")), [LESSON])) == student
 
 
 NAMES = st.text(st.sampled_from("abdegilmnorstuvyäéşß"), min_size=3)
@@ -246,6 +250,232 @@ def test_a_bomb_is_refused(tmp_path, monkeypatch):
         archive.writestr("s/x.ipynb", b"\0" * 2**21)
     (only,) = arrivals(path)
     assert "absurd" in only.problem
+
+
+def damaged(data, name="x.ipynb"):
+    """A zip archive whose one member breaks only when it is unpacked."""
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr(name, data)
+    made = bytearray(packed.getvalue())
+    made[len(made) // 2] ^= 255
+    return bytes(made)
+
+
+@pytest.mark.parametrize("kind", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED])
+def test_a_damaged_member_costs_nobody_else_the_grade(tmp_path, data, kind):
+    path = tmp_path / "class.zip"
+    with zipfile.ZipFile(path, "w", kind) as archive:
+        for name in ("anna", "bert", "cleo"):
+            archive.writestr(f"{name}/x.ipynb", data)
+    with zipfile.ZipFile(path) as archive:
+        at = archive.getinfo("bert/x.ipynb").header_offset + 200
+    broken = bytearray(path.read_bytes())
+    broken[at : at + 50] = bytes(50)
+    path.write_bytes(broken)
+    made = found(path)
+    assert set(made) == {("anna", LESSON), ("bert", ""), ("cleo", LESSON)}
+    assert "again" in made["bert", ""].problem
+
+
+def test_a_damaged_archive_in_an_archive_is_one_problem(tmp_path, data):
+    path = tmp_path / "class.zip"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("anna/x.ipynb", data)
+        archive.writestr("bert.zip", damaged(data))
+        archive.writestr("cleo.zip", damaged(damaged(data), "y.zip"))
+    made = found(path)
+    assert made.keys() == {("anna", LESSON), ("bert", ""), ("cleo", "")}
+    assert "again" in made["bert", ""].problem
+    assert "again" in made["cleo", ""].problem
+
+
+@pytest.mark.parametrize("name", ["a.zip", "a.tar", "a.tgz", "a.tar.xz"])
+def test_any_damage_to_an_archive_gives_rows(tmp_path, name):
+    path = tmp_path / name
+    text = json.dumps({"cells": [], "more": list(range(300))}).encode()
+    if name == "a.zip":
+        with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+            archive.writestr("s/ü.ipynb", text)
+    else:
+        kind = {"a.tar": "w", "a.tgz": "w:gz", "a.tar.xz": "w:xz"}[name]
+        with tarfile.open(path, kind) as archive:
+            info = tarfile.TarInfo("s/ü.ipynb")
+            info.size = len(text)
+            archive.addfile(info, io.BytesIO(text))
+    whole = path.read_bytes()
+    rng = random.Random(0)
+    for _ in range(300):
+        broken = bytearray(whole)
+        for _ in range(rng.randint(1, 4)):
+            broken[rng.randrange(len(broken))] = rng.randrange(256)
+        path.write_bytes(broken)
+        assert all(each.problem for each in arrivals(path))
+
+
+def test_a_link_or_a_locked_file_is_told_whatever_its_name(tmp_path, data):
+    path = tmp_path / "class.tar"
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w") as archive:
+        archive.writestr("x.ipynb", data)
+    with tarfile.open(path, "w") as archive:
+        link = tarfile.TarInfo("yan.zip")
+        link.type, link.linkname = tarfile.SYMTYPE, "/etc/passwd"
+        archive.addfile(link)
+        info = tarfile.TarInfo("zoe.zip")
+        info.size = len(packed.getvalue())
+        archive.addfile(info, io.BytesIO(packed.getvalue()))
+    made = found(path)
+    assert set(made) == {("yan", ""), ("zoe", LESSON)}
+    assert "link" in made["yan", ""].problem
+
+
+def test_an_archive_with_nothing_in_it_is_told(tmp_path):
+    zipfile.ZipFile(tmp_path / "anna.zip", "w").close()
+    tarfile.open(tmp_path / "bert.tar", "w").close()
+    made = found(tmp_path)
+    assert set(made) == {("anna", ""), ("bert", "")}
+    assert all("nothing in it" in each.problem for each in made.values())
+
+
+def test_a_packed_archive_that_is_too_large_is_not_read(
+    tmp_path, data, monkeypatch
+):
+    inner = io.BytesIO()
+    with zipfile.ZipFile(inner, "w") as archive:
+        archive.writestr("x.ipynb", data)
+    monkeypatch.setattr(intake, "MAX_FILE", len(inner.getvalue()) - 1)
+    path = tmp_path / "class.tar"
+    with tarfile.open(path, "w") as archive:
+        info = tarfile.TarInfo("zoe.zip")
+        info.size = len(inner.getvalue())
+        archive.addfile(info, io.BytesIO(inner.getvalue()))
+    (only,) = arrivals(path)
+    assert "too large" in only.problem
+
+
+def test_a_tar_with_absurdly_much_in_it_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(intake, "MAX_TOTAL", 1000)
+    path = tmp_path / "bomb.tar"
+    with tarfile.open(path, "w") as archive:
+        for number in range(3):
+            info = tarfile.TarInfo(f"s/{number}.ipynb")
+            info.size = 400
+            archive.addfile(info, io.BytesIO(bytes(400)))
+    (only,) = arrivals(path)
+    assert "absurd" in only.problem
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_a_name_that_is_not_utf_8_is_read_and_can_be_written(
+    tmp_path, data, packed
+):
+    name = os.fsdecode("Müller.ipynb".encode("latin-1"))
+    try:
+        (tmp_path / name).write_bytes(data)
+    except OSError:
+        pytest.skip("this file system knows only names in UTF-8")
+    if packed:
+        with tarfile.open(tmp_path / "a.tar", "w") as archive:
+            archive.add(tmp_path / name, f"s/{name}")
+        (only,) = arrivals(tmp_path / "a.tar")
+        assert only.student == "s"
+    else:
+        (only,) = arrivals(tmp_path)
+        assert only.student == "Muller"
+    assert only.label.encode().decode().endswith("Müller.ipynb")
+
+
+def test_a_lone_half_of_a_character_in_a_notebook_can_be_written(
+    tmp_path, notebook_of, right
+):
+    made = notebook_of(right)
+    made["metadata"]["course"]["version"] = "\udcff"
+    made["cells"].append(
+        {"cell_type": "markdown", "metadata": {}, "source": "a\ud800b"}
+    )
+    (tmp_path / "anna.ipynb").write_text(json.dumps(made))
+    (only,) = arrivals(tmp_path)
+    for cell in only.submitted.cells:
+        cell.source.encode()
+    only.submitted.version.encode()
+
+
+ALIKE = [
+    ("Ana López", "Ana Lopez"),
+    ("Anna Müller", "Anna_Muller"),
+    ("?", "!"),
+    ("x" * 90 + "y", "x" * 90 + "z"),
+]
+
+
+@pytest.mark.parametrize("names", ALIKE)
+def test_two_people_whose_names_look_alike_stay_two(tmp_path, data, names):
+    for name in names:
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "x.ipynb").write_bytes(data)
+    one, two = arrivals(tmp_path)
+    assert one.student != two.student
+    assert not one.problem and not two.problem
+    for each in (one, two):
+        assert each.label.split("/")[0] in names
+        assert all(name in each.choices[0] for name in names)
+    for pattern in (r"[^\w.@-]", r"_\d+$"):
+        assert not intake.re.search(pattern, one.student + two.student)
+
+
+def test_who_is_who_does_not_depend_on_who_came_first(tmp_path, data):
+    names = "Ana López", "Ana Lopez", "Aná Lopez"
+    seen = set()
+    for number, order in enumerate(itertools.permutations(names)):
+        path = tmp_path / f"{number}.zip"
+        with zipfile.ZipFile(path, "w") as archive:
+            for name in order:
+                archive.writestr(f"{name}/x.ipynb", data)
+        seen.add(
+            frozenset((each.student, each.label) for each in arrivals(path))
+        )
+    assert len(seen) == 1
+    (students,) = seen
+    assert len(dict(students)) == 3
+    # Who is called just like that stays so, alone or not.
+    assert dict(students)["Ana_Lopez"] == "Ana Lopez/x.ipynb"
+
+
+def test_one_name_in_two_forms_of_unicode_stays_one(tmp_path, data):
+    path = tmp_path / "class.zip"
+    with zipfile.ZipFile(path, "w") as archive:
+        for form in ("NFC", "NFD"):
+            name = unicodedata.normalize(form, "Ana López")
+            archive.writestr(f"{name}/{form}.ipynb", data)
+    (only,) = arrivals(path)
+    assert only.student == "Ana_Lopez"
+
+
+def test_a_name_with_spaces_or_what_a_browser_made_of_them_is_one(
+    tmp_path, data
+):
+    for name in ("Ana Lopez", "Ana_Lopez", "Ana+Lopez"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "x.ipynb").write_bytes(data)
+    (only,) = arrivals(tmp_path)
+    assert only.student == "Ana_Lopez"
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_archives_of_one_name_are_named_after_their_folders(
+    tmp_path, data, packed
+):
+    work = io.BytesIO()
+    with zipfile.ZipFile(work, "w") as archive:
+        archive.writestr("x.ipynb", data)
+    for name in ("yan", "zoe"):
+        (tmp_path / "class" / name).mkdir(parents=True)
+        (tmp_path / "class" / name / "work.zip").write_bytes(work.getvalue())
+    source = tmp_path / "class"
+    if packed:
+        source = shutil.make_archive(tmp_path / "all", "zip", source)
+    assert [each.student for each in arrivals(source)] == ["yan", "zoe"]
 
 
 def test_a_missing_path():

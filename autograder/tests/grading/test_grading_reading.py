@@ -95,6 +95,14 @@ def test_the_format_of_ipython_3():
     assert sources(json.dumps(old).encode()) == ["## Title", "a = 1\nb"]
 
 
+@pytest.mark.parametrize(
+    "level", ["x", "2", [], {}, None, 10**9, -1, 1.0, 2.5, float("nan"), True]
+)
+def test_an_odd_level_of_a_heading_is_the_first(level):
+    cell = {"cell_type": "heading", "level": level, "source": "a"}
+    assert sources(json.dumps({"cells": [cell]}).encode()) == ["# a"]
+
+
 def test_odd_cells_do_not_stop_the_others():
     odd = [
         7,
@@ -122,6 +130,39 @@ def test_a_cut_off_file_gives_its_whole_cells():
     made = read(TEXT[: TEXT.index("g = 'é'")].encode())
     assert [cell.source for cell in made.cells] == SOURCES[:2]
     assert "2 whole cells" in made.repairs[0]
+
+
+@pytest.mark.parametrize("cells", [[], CELLS[:1]])
+def test_a_number_of_too_many_digits_is_damage(cells):
+    text = json.dumps(cells)[:-1] + ", " * bool(cells) + "7" * 5000
+    data = f'{{"cells": {text}]}}'.encode()
+    if cells:
+        made = read(data)
+        assert [cell.source for cell in made.cells] == SOURCES[:1]
+        assert "damaged" in made.repairs[0]
+    else:
+        with pytest.raises(UnreadableError):
+            read(data)
+
+
+def test_halves_of_one_character_are_put_together_and_lone_ones_replaced():
+    parts = ["x = '\ud83d", "\ude00'\ny = '\ud800'"]
+    made = read(
+        json.dumps(
+            {
+                "cells": [{"cell_type": "code", "source": parts}],
+                "metadata": {"course": {"version": "1\udcff"}},
+            }
+        ).encode()
+    )
+    assert made.cells[0].source == "x = '😀'\ny = '\ufffd'"
+    assert made.version == "1\ufffd"
+
+
+def test_a_script_of_blank_lines_is_read_at_once():
+    # In steps that grow with the square of its length, it would take hours.
+    with pytest.raises(UnreadableError):
+        read(b"x\n" + b"\n" * 2**20 + b"y", ".py")
 
 
 def test_missing_comma_and_trailing_text():

@@ -1,10 +1,12 @@
 """Broken notebooks get their learner's source back, whatever happened."""
 
+import contextlib
 import copy
 import json
 
 import pytest
 
+from autograder.grading import repair
 from autograder.grading.reading import read
 from autograder.grading.released import read_released
 from autograder.grading.repair import rebuild, share, written
@@ -186,6 +188,15 @@ def test_checks_edited():
     assert 'check("one", one)' in [cell.source for cell in result.cells]
 
 
+@pytest.mark.parametrize("name", ["check-one", "imports"])
+@pytest.mark.parametrize("kind", ["code", "markdown"])
+def test_an_emptied_cell_is_put_back_and_told(name, kind):
+    def change(cells):
+        cells[at(cells, name)] |= {"source": " \n", "cell_type": kind}
+
+    expect_solved(changed(change), says=f"{name} had been emptied")
+
+
 def test_imports_added_to_a_given_cell_still_run():
     def change(cells):
         cells[at(cells, "imports")]["source"] += "\nimport torch as t"
@@ -294,6 +305,46 @@ def test_several_answers_in_one_cell():
     assert got["two"] == got["three"] == ""
 
 
+def code(source, mark=None):
+    cell = {"cell_type": "code", "metadata": {}, "source": source}
+    return marked(mark, source) if mark else cell
+
+
+HELPER = "def helper(x):\n    return x + 3"
+CALLS = "def two(x):\n    return helper(x)"
+OLDER = f"{HELPER}\n\ndef two(x):\n    return -helper(x)"
+
+
+@pytest.mark.parametrize(
+    "cells",
+    [
+        [code(CALLS), code(HELPER, "two")],
+        [code(HELPER, "two"), code(CALLS)],
+        [code(HELPER, "two"), code("two = None", "two"), code(CALLS, "two")],
+        [code("two = None", "two"), code(CALLS, "two"), code(HELPER, "two")],
+        [code(stub("two"), "two"), code(OLDER, "two"), code(CALLS, "two")],
+        [code(OLDER, "two"), code(CALLS, "two"), code("def two(x:", "two")],
+        [code(CALLS), code("My idea: add 3", "two"), code(HELPER)],
+        [code(CALLS), code(HELPER, "two"), code(HELPER, "two")],
+    ],
+    ids=range(8),
+)
+def test_nothing_that_an_answer_calls_is_lost(cells):
+    def change(all_cells):
+        place = at(all_cells, "two")
+        all_cells[place : place + 1] = cells
+
+    names = {}
+    for cell in rebuilt(changed(change)).cells:
+        if cell.name == "check-two":
+            break
+        if cell.role in ("answer", "own"):
+            # As in a notebook, one that fails does not stop the next.
+            with contextlib.suppress(SyntaxError):
+                exec(cell.source, names)
+    assert names["two"](1) == 4
+
+
 def test_another_name_is_told():
     def change(cells):
         cells[at(cells, "two")]["source"] = answer("two").replace(
@@ -313,6 +364,48 @@ def test_recognised_by_looks_when_mark_and_name_are_lost():
     result = rebuilt(changed(change))
     assert "def my_two" in answers_of(result)["two"]
     assert any("what it looks like" in text for text in result.repairs)
+
+
+@pytest.fixture
+def looks(monkeypatch):
+    """Sizes of the texts that are compared letter by letter."""
+    sizes = []
+
+    class Matcher(repair.difflib.SequenceMatcher):
+        def ratio(self):
+            sizes.append(len(self.a) * len(self.b))
+            return super().ratio()
+
+    monkeypatch.setattr(repair.difflib, "SequenceMatcher", Matcher)
+    return sizes
+
+
+def test_cells_with_few_words_in_common_are_not_compared(looks):
+    def change(cells):
+        cell = cells[at(cells, "two")]
+        cell["source"] = answer("two").replace("def two", "def my_two")
+        cell["metadata"] = {}
+        cells += [code(f"total_{i} = 1 + {i}\n" * 6) for i in range(40)]
+
+    result = rebuilt(changed(change))
+    assert "def my_two" in answers_of(result)["two"]
+    assert len(looks) == 1
+
+
+def test_what_is_compared_is_bounded_and_told(looks, monkeypatch):
+    monkeypatch.setattr(repair, "MAX_LOOKS", 10 * len(stub("two")) ** 2)
+
+    def change(cells):
+        del cells[at(cells, "two")]
+        cells += [
+            code(stub("two").replace("def two", f"def t{i}"))
+            for i in range(40)
+        ]
+
+    result = rebuilt(changed(change))
+    assert 5 <= len(looks) <= 11
+    assert sum(looks) <= repair.MAX_LOOKS
+    assert any("too many cells" in text for text in result.repairs)
 
 
 def test_own_cells_stay_where_they_were():

@@ -3,7 +3,22 @@
 import dataclasses
 import json
 import threading
+import time
+import types
 
+import pytest
+
+from autograder.exercise import exercises
+from autograder.grading import batch, launch, worker
+from autograder.grading.batch import Settings, grade_one
+from autograder.grading.intake import Arrival
+from autograder.grading.reading import read
+from autograder.grading.released import Given
+from autograder.grading.runner import _checked_output, _Run
+from autograder.grading.sandbox import ANSWERS, Limits, Sandbox
+from autograder.grading.wire import MAX_HEADER, MAX_SHOWN, WireError
+
+LESSON = "ch1_self_attention"
 FAST = ("softmax", "causal_mask", "luong_score")
 
 
@@ -293,3 +308,168 @@ def test_outputs_are_kept_small(graded, notebook_of):
     _, _, outputs, _ = graded(made)
     assert len(json.dumps(outputs)) < 200_000
     assert any("yyy" in output["text"] for output in outputs.values())
+
+
+SHOWING = """
+import os
+from IPython.display import Image, display
+for _ in range({count}):
+    display({what})
+"""
+
+
+@pytest.mark.parametrize(
+    "what",
+    ["Image(data=os.urandom(290_000), format='png')", "'\U0001f600' * 19_000"],
+    ids=["pictures", "texts"],
+)
+def test_what_a_cell_shows_never_costs_what_it_defines(
+    graded, notebook_of, right, what
+):
+    made = notebook_of(softmax="softmax = shown_before\n1 / 0")
+    source = SHOWING.format(count=MAX_SHOWN, what=what)
+    source += right["softmax"].replace("def softmax", "def shown_before")
+    made["cells"].insert(
+        3,
+        {"cell_type": "code", "metadata": {}, "source": source},
+    )
+    points, _, outputs, _ = graded(made)
+    assert points["softmax"] == exercises(LESSON)["softmax"].points
+    (shown,) = [each["shown"] for each in outputs.values() if each["shown"]]
+    assert any(shown) and len(json.dumps(shown)) < MAX_HEADER
+    assert [
+        output["error"]["kind"]
+        for output in outputs.values()
+        if output["error"]
+    ] == ["ZeroDivisionError"]
+
+
+@pytest.mark.parametrize(
+    "shown", [5, "ab", [5, {"data": 7}, {"data": {"text/plain": [1]}}], {}]
+)
+def test_what_a_session_says_is_cut_to_plain_data(shown):
+    made = _checked_output({"shown": shown, "text": ["x"], "error": {}})
+    assert not any(made["shown"]) and made["text"] == ""
+    assert made["error"] == {"kind": "", "text": "", "module": ""}
+
+
+class Scripted:
+    """A warm process whose sessions do to a cell what a test wants.
+
+    does(number of the session, source): raises what ends the session
+    """
+
+    limits = Limits(cell=5, notebook=5)
+
+    def __init__(self, does, orphaned=False):
+        self.does, self.orphaned = does, orphaned
+        self.asked = []  # (number of the session, source)
+
+    def session(self):
+        number = len({number for number, _ in self.asked})
+
+        def ask(body, arrays=(), *, seconds):
+            self.asked.append((number, body["source"]))
+            self.does(number, body["source"])
+            return {"text": body["source"]}, ()
+
+        return types.SimpleNamespace(
+            ask=ask, orphaned=self.orphaned, close=lambda: None
+        )
+
+    def trace(self, *sources, seconds=5):
+        cells = [Given("code", "given", source) for source in sources]
+        deadline = time.monotonic() + seconds
+        outputs = _Run(self, cells, [], None, deadline).trace().outputs
+        return [
+            output["error"] and output["error"]["kind"]
+            for output in outputs.values()
+        ]
+
+
+def test_a_cell_that_ends_python_only_when_it_runs_again_is_to_blame():
+    def does(number, source):
+        if source == "dies" or source == "dies later" and number:
+            raise WireError
+
+    warm = Scripted(does)
+    kinds = warm.trace("first", "dies later", "dies", "last")
+    assert kinds == [None, "dead", "dead", None]
+    # The last cell finds what the first one defines.
+    assert [source for _, source in warm.asked][-2:] == ["first", "last"]
+
+
+def test_a_cell_that_time_does_not_reach_is_not_said_to_end_python():
+    def does(number, source):
+        if source == "dies":
+            raise WireError
+        time.sleep(0.3 * number)
+
+    warm = Scripted(does)
+    kinds = warm.trace("first", "second", "dies", "last", seconds=0.2)
+    assert kinds == [None, None, "dead", "late"]
+
+
+def test_a_notebook_that_only_lost_its_process_is_not_given_zero(
+    monkeypatch, notebook_of
+):
+    def does(number, source):
+        raise WireError
+
+    monkeypatch.setattr(
+        batch, "warm_process", lambda settings: Scripted(does, orphaned=True)
+    )
+    data = json.dumps(notebook_of()).encode()
+    arrival = Arrival("ann", "x.ipynb", LESSON, read(data), data)
+    made = grade_one(arrival, Settings("tests"))
+    assert "grade this notebook alone" in made["problem"]
+
+
+def test_a_process_that_has_ended_is_named_with_its_last_words(monkeypatch):
+    monkeypatch.setattr(launch, "START", "raise SystemExit('no torch here')")
+    launched = launch.launch()
+    launched.process.wait()
+    with pytest.raises(launch.WarmError, match="no torch here"):
+        worker.Warm(Limits()).start(launched)
+
+
+def test_a_session_knows_the_process_that_it_was_started_in(warm, monkeypatch):
+    class Rude:
+        """A lock after which another thread starts the process anew."""
+
+        def __enter__(self):
+            pass
+
+        def __exit__(self, *error):
+            warm.generation += 1
+
+    warm.wait()
+    monkeypatch.setattr(warm, "_lock", Rude())
+    session = warm.session()
+    assert session.orphaned
+    session.close()
+
+
+def test_whole_answers_are_hidden_without_bubblewrap_too(monkeypatch):
+    pytest.importorskip(ANSWERS[0])
+    for module in (launch, worker):
+        monkeypatch.setattr(
+            module, "find_sandbox", lambda required: Sandbox("plain")
+        )
+    warm = worker.Warm(Limits())
+    try:
+        session = warm.session()
+        if "without a sandbox" in warm.told:
+            pytest.skip("this system has no namespaces that could hide them")
+        body, _ = session.ask(
+            {
+                "do": "run",
+                "source": f"from {ANSWERS[0]} import GPT2Model",
+                "seconds": 60,
+            },
+            seconds=60,
+        )
+        session.close()
+    finally:
+        warm.close()
+    assert body["error"]["kind"] == "ImportError"

@@ -99,8 +99,11 @@ def test_every_lesson_s_inputs_survive_the_pipe():
         frame({"body": 1, "arrays": [["uint8", [MAX_ARRAYS // 2 + 1]]] * 2}),
         frame({"body": 1, "arrays": [7]}),
         frame({"body": 1, "arrays": [["float64", [1] * 40]]}),
+        frame({"body": 1, "arrays": [["float64", [2**39, 2**39, 0]]]}),
+        frame({"body": 1, "arrays": [["float64", {}]]}) + bytes(8),
+        frame({"body": 1, "arrays": [["float64", ""]]}) + bytes(8),
     ],
-    ids=range(13),
+    ids=range(16),
 )
 def test_nonsense_is_refused_before_it_is_read(pair, data):
     pair[0].sendall(data)
