@@ -634,8 +634,8 @@ def alibi_bias(n_heads: int, Tq: int, Tk: int) -> Tensor:
 # - `"yarn"` blends too, but by the pair's number.
 #   The pair that makes n turns has the (fractional) number
 #   $i(n) = d \,\ln(L / 2\pi n) \,/\, (2 \ln b)$.
-#   Let low be $i(\texttt{beta\_fast})$ rounded down, but at least 0, and
-#   high be $i(\texttt{beta\_slow})$ rounded up, but at most d − 1.
+#   Let low be $i(n)$ for n = `beta_fast`, rounded down, but at least 0, and
+#   high be $i(n)$ for n = `beta_slow`, rounded up, but at most d − 1.
 #   (The limit is d − 1, as in Hugging Face's transformers, although there are
 #   only d/2 pairs.)
 #   The defaults of these keywords are 32 and 1.

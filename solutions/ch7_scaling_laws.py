@@ -273,7 +273,7 @@ def mfu(tokens_per_s: float, flops_per_token: float, peak: float) -> float:
 # tokens.
 #
 # **Why it matters:** the sum says that neither size can make up for the other:
-# with infinitely many tokens a small model still keeps its A/N^α.
+# with infinitely many tokens a small model still keeps its $A/N^\alpha$.
 #
 # <details>
 # <summary>Hint 1: what is left for infinite N and D?</summary>
@@ -324,7 +324,8 @@ def parametric_loss(N, D, p: dict):
 # **Contract**
 #
 # - `C` is a number or an array of budgets in FLOPs; `p` as in the conventions.
-# - Return the pair (N, D) that minimises E + A/N^α + B/D^β under 6ND = C:
+# - Return the pair (N, D) that minimises $E + A/N^\alpha + B/D^\beta$ under
+#   $6ND = C$:
 #   two floats for a number, two arrays of C's shape for an array.
 #   They need not be whole numbers.
 # - N is judged to a relative 1e-3, so a numeric minimum is as good as the
@@ -346,7 +347,7 @@ def parametric_loss(N, D, p: dict):
 # |---|---|---|---|---|
 # | rounded | 228 M | 32.1 | 32.2 B | 92.6 |
 # | unrounded | 271 M | 22.7 | 40.4 B | 58.9 |
-# | replicated | 262 M | 24.2 | 72.3 B | 18.4 |
+# | replicated | 262 M | 24.2 | 72.2 B | 18.4 |
 #
 # Rounding the exponents to two digits makes the best model a fifth smaller.
 # "20 tokens a parameter" is near to some of these numbers and far from
@@ -356,14 +357,14 @@ def parametric_loss(N, D, p: dict):
 # <summary>Hint 1: at the best point, what balances what?</summary>
 #
 # Let N grow by 1 %; then D shrinks by 1 %.
-# By how much does A/N^α fall, and by how much does B/D^β rise?
+# By how much does $A/N^\alpha$ fall, and by how much does $B/D^\beta$ rise?
 #
 # </details>
 # <details>
 # <summary>Hint 2: the idea in words</summary>
 #
 # Put D = C / 6N into the loss, and set the derivative with respect to ln N to
-# 0: α·A/N^α = β·B/D^β.
+# 0: $\alpha A/N^\alpha = \beta B/D^\beta$.
 # Put D in once more and solve for N; then D is C / 6N.
 #
 # </details>
@@ -415,8 +416,8 @@ def compute_optimal(C: float, p: dict) -> tuple[float, float]:
 #
 # - $N_c = 8.8 \cdot 10^{13}$, $\alpha_N = 0.076$, $D_c = 5.4 \cdot 10^{13}$,
 #   $\alpha_D = 0.095$, in all three laws.
-#   (For the third one the paper also has a fit of its own, with slightly
-#   other constants; it is not asked for here.)
+#   (For the third one the paper also has a fit of its own, with other
+#   constants, $D_c$ a third of this one; it is not asked for here.)
 # - N is the number of parameters **without embeddings**, D the number of
 #   tokens; each is a number, or `None`, which is the default.
 # - With N alone return the first law, with D alone the second, with both the
@@ -503,10 +504,11 @@ def kaplan_loss(N: float | None = None, D: float | None = None) -> float:
 #   several runs, which all count.
 # - For each budget fit a **parabola** to the loss L as a function of ln N, by
 #   least squares with equal weights.
-#   Its vertex is ln N_opt, wherever it lies, outside of the runs too.
-# - Then fit a straight line to ln N_opt as a function of ln C, by least
-#   squares, **each budget counting once**: so
-#   N_opt ≈ coefficient · C^exponent.
+#   Its vertex is $\ln N_\text{opt}$, wherever it lies, outside of the runs
+#   too.
+# - Then fit a straight line to $\ln N_\text{opt}$ as a function of ln C, by
+#   least squares, **each budget counting once**: so
+#   $N_\text{opt} \approx \text{coefficient} \cdot C^\text{exponent}$.
 # - Return a dict with exactly these keys:
 #   - `C`: the budgets, rising, each once; `N_opt`: the sizes at the vertices,
 #     in the same order (both arrays or lists of floats);
@@ -621,8 +623,8 @@ def isoflop_fit(runs: list[dict]) -> dict:
 #   Losses are exact, or off by up to 0.1 % with three of the 36 runs broken:
 #   their loss is 10 to 30 % too high.
 # - α, β and E are judged to ±0.04, and the losses that your constants predict
-#   to 1 %, in the middle of the data ($N = 10^{8.5}$, $D = 10^{9.5}$) and
-#   beyond them ($N = 10^{11}$, $D = 10^{12}$).
+#   to 1 %, in the middle of the data $(N = 10^{8.5}, D = 10^{9.5})$ and
+#   beyond them $(N = 10^{11}, D = 10^{12}).$
 #   One case has broken runs and δ = 10, far above all residuals; the minimum
 #   of the sum is not at the true constants then, and you are compared with
 #   the minimum.
@@ -746,8 +748,8 @@ def fit_chinchilla(
 #
 # **Goal:** reach a given loss with the fewest FLOPs in a model's whole life.
 #
-# A model is trained once, for 6ND FLOPs, and then reads and writes D_inf
-# tokens for its users, for 2N FLOPs each.
+# A model is trained once, for $6ND$ FLOPs, and then reads and writes
+# $D_\text{inf}$ tokens for its users, for $2N$ FLOPs each.
 # Many models reach the same loss: a smaller one needs more tokens of training
 # and saves at every token of use.
 #
@@ -755,11 +757,12 @@ def fit_chinchilla(
 #
 # - `loss` is a number in nats, `D_inf` the number of tokens in use, 0
 #   included; `p` as in the conventions.
-# - Return the pair of floats (N, D) that minimises 6ND + 2N·D_inf among all
-#   pairs with E + A/N^α + B/D^β = `loss`.
+# - Return the pair of floats (N, D) that minimises
+#   $6ND + 2N D_\text{inf}$ among all pairs with
+#   $E + A/N^\alpha + B/D^\beta$ = `loss`.
 # - N is judged to a relative 1e-3, so a numeric minimum will do; the loss at
 #   your N and D is judged to 1e-6 nats.
-# - D_inf lies between 0 and 1e16, the loss between E + 0.05 and E + 5; α and
+# - `D_inf` lies between 0 and 1e16, the loss between E + 0.05 and E + 5; α and
 #   β lie between 0.2 and 0.8.
 # - A `loss` that is not above E is out of reach: raise a `ValueError`.
 #
@@ -778,14 +781,14 @@ def fit_chinchilla(
 #
 # **Why it matters:** this is why models are trained on hundreds or thousands
 # of tokens a parameter.
-# For D_inf = 0 the answer is that of 7.3b: what is cheapest for a loss is also
-# what is best for its cost.
+# For $D_\text{inf} = 0$ the answer is that of 7.3b: what is cheapest for a
+# loss is also what is best for its cost.
 #
 # <details>
 # <summary>Hint 1: how many unknowns are there?</summary>
 #
 # Two, and one equation ties them.
-# If you know D, which A/N^α is left for the model, and so which N?
+# If you know D, which $A/N^\alpha$ is left for the model, and so which N?
 #
 # </details>
 # <details>
@@ -794,7 +797,7 @@ def fit_chinchilla(
 # Either minimise numerically over ln N or ln D alone, on the interval where
 # the other one exists, with a search that keeps narrowing it.
 # Or set the derivative to 0: with Lagrange's rule
-# α·A/N^α = β·B/D^β · (1 + D_inf/3D).
+# $\alpha A/N^\alpha = \beta B/D^\beta \, (1 + D_\text{inf}/3D)$.
 # Together with the constraint that is one equation for D, whose left side
 # falls as D grows, so halving an interval of ln D finds it.
 #
@@ -819,7 +822,7 @@ def inference_optimal(
     p: {"A", "B", "E", "alpha", "beta"}
     returns: N and D that minimise 6 N D + 2 N D_inf at that loss
     raises ValueError: if the loss is not above E
-    source: Sardana and Frankle 2023
+    source: Sardana et al. 2024
     """
     ### BEGIN SOLUTION
     reducible = loss - p["E"]

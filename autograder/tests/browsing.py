@@ -96,9 +96,26 @@ PALE_TEXTS = r"""
     .map((c) => c / 255)
     .map((c) => c <= 0.04045 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4)
     .reduce((sum, c, i) => sum + c * [0.2126, 0.7152, 0.0722][i], 0);
+  // Filled cells of a drawing that lie under one of its texts, topmost first.
+  const cells = (text) => {
+    if (!text.ownerSVGElement || text.matches(".ta-halo")) return [];
+    const { x, y, width, height } = text.getBoundingClientRect();
+    const under = (rect) => {
+      const box = rect.getBoundingClientRect();
+      return rect.compareDocumentPosition(text) & 4 &&  // text comes after
+        box.left <= x + width / 2 && x + width / 2 <= box.right &&
+        box.top <= y + height / 2 && y + height / 2 <= box.bottom;
+    };
+    return [...text.ownerSVGElement.querySelectorAll("rect")]
+      .filter(under).reverse().map((rect) => {
+        const { fill, fillOpacity } = getComputedStyle(rect);
+        const [r, g, b, a] = fill === "none" ? [0, 0, 0, 0] : rgba(fill);
+        return [r, g, b, a * fillOpacity];
+      });
+  };
   const behind = (element) => {
-    const layers = [];
-    let opaque = false;
+    const layers = cells(element);
+    let opaque = layers.some((layer) => layer[3] === 1);
     for (let at = element; at && !opaque; at = at.parentElement) {
       const colour = rgba(getComputedStyle(at).backgroundColor);
       layers.push(colour);

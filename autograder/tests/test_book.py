@@ -4,9 +4,13 @@ import contextlib
 import math
 import pathlib
 import re
+import sys
 import urllib.parse
 
 import bs4
+import matplotlib as mpl
+import matplotlib.pyplot as plt
+import numpy as np
 import pytest
 from browsing import (
     CUT_OFF,
@@ -19,7 +23,11 @@ from browsing import (
 from built import CHAPTERS, PAGES, SITE, built
 
 from autograder import serve
-from autograder.course import stamp
+from autograder.course import ROOT, stamp
+
+sys.path.append(str(ROOT / "book"))  # as in the kernel that runs a page
+
+from figures import ch5_gpt, ch7_scaling_laws, style  # noqa: E402 - needs that path
 
 pytestmark = pytest.mark.slow
 
@@ -63,6 +71,22 @@ FIGURES = r"""
 () => [...document.querySelectorAll("article figure")].filter((figure) =>
   !figure.querySelector("figcaption")?.textContent.replace("#", "").trim()
 ).map((figure) => `no caption: figure ${figure.id}`)
+"""
+# A cell that prints slowly has several outputs, which look like one.
+SEAMS = r"""
+() => [...document.querySelectorAll(".output.stream")].filter((output) => {
+  const next = output.nextElementSibling;
+  if (!next?.matches(".output.stream")) return false;
+  const [upper, lower] = [output, next]
+    .map((each) => each.querySelector("pre").getBoundingClientRect());
+  return lower.top - upper.bottom > 0.5;
+}).map((output) => `a gap below: ${output.textContent.slice(0, 60)}`)
+"""
+# Code and outputs that have to be moved sideways.
+WIDE_CODE = r"""
+() => [...document.querySelectorAll("article pre")]
+  .filter((code) => code.scrollWidth > code.clientWidth + 1)
+  .map((code) => `code is too wide: ${code.textContent.slice(0, 60)}`)
 """
 # MathJax says what it could not read, in red.
 FORMULAS = r"""
@@ -130,8 +154,10 @@ def test_page(visit, name, look):
     page, faults = visit(name, **LOOKS[look])
     theme = page.evaluate("document.documentElement.dataset.theme")
     assert theme == ("dark" if look == "dark" else "light")
-    for script in (OVERFLOW, CUT_OFF, IMAGES, FIGURES, FORMULAS):
+    for script in (OVERFLOW, CUT_OFF, IMAGES, FIGURES, FORMULAS, SEAMS):
         faults += page.evaluate(script)
+    if look != "phone":
+        faults += page.evaluate(WIDE_CODE)
     faults += page.evaluate(PALE_TEXTS, "article")
     text = page.evaluate(READABLE)
     for what, pattern in RAW.items():
@@ -139,6 +165,39 @@ def test_page(visit, name, look):
             around = text[max(0, found.start() - 30) : found.end() + 30]
             faults.append(f"{what}: {around!r}")
     assert not faults, "\n".join(faults)
+
+
+def test_no_page_is_wider_than_a_small_phone(running, book):
+    small = {**LOOKS["phone"], "viewport": {"width": 320, "height": 568}}
+    with visiting(running, book, **small) as (page, _):
+        for name in EVERY:
+            built(SITE / f"{name}.html")
+            page.goto(f"{book}{name}.html")
+            page.evaluate("window.MathJax?.startup.promise")
+            assert page.evaluate(OVERFLOW) == [], name
+
+
+@pytest.mark.parametrize("name", CHAPTERS)
+def test_a_phone_scrolls_drawings_rather_than_shrink_them(visit, name):
+    page, _ = visit(name, **LOOKS["phone"])
+    widths = page.locator("article figure img").evaluate_all(
+        "(all) => all.map((image) => image.getBoundingClientRect().width)"
+    )
+    # Ten points on a drawing of seven inches are then more than 11 pixels.
+    assert widths and min(widths) >= 600
+
+
+# A finger's width; WCAG 2.2 asks for 24 pixels.
+TOUCHED = r"""
+() => [...document.querySelectorAll(".ta-figure :is(label, button)")]
+  .map((control) => control.getBoundingClientRect().height)
+"""
+
+
+@pytest.mark.parametrize("name", CHAPTERS)
+def test_controls_of_figures_are_large_enough_for_a_finger(visit, name):
+    page, _ = visit(name, **LOOKS["phone"])
+    assert min(page.evaluate(TOUCHED)) >= 36
 
 
 # Most of what a page loads is the theme's, MathJax's and the search's, the
@@ -417,6 +476,52 @@ def test_the_soft_lookup_computes_what_the_text_says(visit):
     assert "0.500 v₁ + 0.500 v₂" in line.inner_text()
 
 
+MARKED = r"""
+(figure) => {
+  const cells = [...figure.querySelectorAll("[role=application] rect")];
+  return cells.flatMap((cell, at) =>
+    getComputedStyle(cell).strokeWidth === "3px" ? [at] : []);
+}
+"""
+
+
+def test_the_stepper_marks_the_chosen_cell(visit):
+    page, _ = visit("book/ch4_transformer_block", **LOOKS["light"])
+    figure = page.locator(".ta-figure", has=page.get_by_text("Step 3 of 8"))
+    assert figure.evaluate(MARKED) == [2 * 4]  # position 3 of 4, channel 1
+    figure.get_by_role("application").press("ArrowRight")
+    assert figure.evaluate(MARKED) == [2 * 4 + 1]
+
+
+INSIDE = r"""
+(figure) => {
+  const [plot] = figure.querySelectorAll("svg");
+  const axis = plot.querySelector(".ta-axis").getBoundingClientRect();
+  const spots = [...plot.querySelectorAll("circle")]
+    .map((circle) => circle.getBoundingClientRect())
+    .map((box) => (box.left + box.right) / 2);
+  return spots.filter((x) => x < axis.left || x > axis.right + 0.5);
+}
+"""
+
+
+def test_the_measured_runs_stand_inside_the_frame(visit):
+    page, _ = visit("book/ch7_scaling_laws", **LOOKS["light"])
+    figure = page.locator(".ta-figure", has=page.get_by_text("loss (nats)"))
+    assert figure.locator("circle").count() > 10
+    assert figure.evaluate(INSIDE) == []
+
+
+def test_the_best_size_of_our_family_is_what_the_text_prints(visit):
+    page, _ = visit("book/ch7_scaling_laws", **LOOKS["light"])
+    figure = page.locator(".ta-figure", has=page.get_by_text("loss (nats)"))
+    told = figure.locator("[aria-live]").inner_text()
+    shown = re.search(r"square\): ([\d.]+) thousand", told)[1]
+    printed = "\n".join(page.locator(".cell_output pre").all_inner_texts())
+    floor = re.search(r"2\.0e\+10 FLOPs.*law's floor +([\d,]+)", printed)[1]
+    assert shown == f"{int(floor.replace(',', '')) / 1_000:.2f}"
+
+
 @pytest.mark.parametrize("name", CHAPTERS)
 def test_figures_read_without_scripts(visit, name):
     page, _ = visit(name, **LOOKS["light"], java_script_enabled=False)
@@ -428,3 +533,58 @@ def test_figures_read_without_scripts(visit, name):
         assert len(still.get_attribute("alt")) > 40
         assert still.bounding_box()["width"] > 300
         assert still.evaluate("(image) => image.naturalWidth") > 300
+
+
+def contrast(*colours):
+    """WCAG's ratio of two colours' light, 1 to 21. colours: (r, g, b, ...)"""
+    low, high = sorted(
+        sum(
+            weight
+            * (c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4)
+            for weight, c in zip(
+                (0.2126, 0.7152, 0.0722), colour, strict=False
+            )
+        )
+        for colour in colours
+    )
+    return (high + 0.05) / (low + 0.05)
+
+
+def in_the_dark(colour):
+    """What the dark theme makes of a picture: dimmer, more contrast."""
+    shown = (np.array(colour[:3]) * 0.8 - 0.5) * 1.2 + 0.5
+    return shown.clip(0, 1)
+
+
+def test_numbers_on_a_map_of_weights_can_be_read():
+    weights = np.linspace(0, 1, 101)[None]
+    fig, ax = plt.subplots()
+    with mpl.rc_context(style.RC):
+        style.weight_map(ax, weights)
+    (image,) = ax.images
+    for text, weight in zip(ax.texts, weights[0], strict=True):
+        ink = mpl.colors.to_rgb(text.get_color())
+        paper = image.cmap(image.norm(weight))
+        # No threshold between black and white does better in both modes.
+        assert contrast(ink, paper) > 3.6, weight
+        assert contrast(in_the_dark(ink), in_the_dark(paper)) > 3.6, weight
+    plt.close(fig)
+
+
+def test_printed_samples_keep_words_and_lines_whole():
+    text = "Twelve words or so, of which none is as long as a line.\n\n" * 2
+    shown = ch5_gpt.wrapped(text, width=20)
+    assert max(map(len, shown.split("\n"))) <= 20
+    assert shown.split() == text.split()
+    assert shown.count("\n\n") == 2
+
+
+def test_dots_off_centre_are_the_losses_that_were_tried():
+    p = {"A": 40.0, "B": 40.0, "E": 1.1, "alpha": 0.54, "beta": 0.34}
+    sizes = np.geomspace(300, 300_000, 9)
+    grids = {"wide": sizes, "left": sizes[:5]}
+    fig = ch7_scaling_laws.off_centre.__wrapped__(p, 2e10, grids)
+    (dots,) = [line for line in fig.axes[0].lines if line.get_marker() == "o"]
+    tried = 1.1 + 40 / sizes**0.54 + 40 / (2e10 / 6 / sizes) ** 0.34
+    assert np.allclose(dots.get_ydata(), tried)
+    plt.close(fig)

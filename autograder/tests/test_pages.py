@@ -181,6 +181,10 @@ def test_a_solution_is_folded_without_marks_and_followed_by_its_check():
     assert answer.source == 'def toy(x):\n    """Twice."""\n    return 2 * x'
     assert check.source == 'check("toy", toy)'
     assert answer.metadata["tags"] == ["hide-input"]
+    assert answer.metadata["mystnb"] == {
+        "code_prompt_show": "Show an answer",
+        "code_prompt_hide": "Hide the answer",
+    }
     assert text.cell_type == "markdown"
 
 

@@ -55,6 +55,14 @@ def test_most_rows_name_a_mistake():
     assert len(named) >= 0.9 * len(every)
 
 
+@pytest.mark.parametrize("lesson", LESSONS)
+def test_each_mistake_stands_on_a_line_of_its_own(lesson):
+    shown = troubleshooting.table(lesson).data
+    for about in troubleshooting.homes()[lesson].values():
+        for name in about["mistakes"]:
+            assert f"<br>`{name}`" in shown
+
+
 def test_a_lesson_that_is_left_out_says_so():
     shown = troubleshooting.table("ch9_left_out").data
     assert "leaves the lesson out" in shown

@@ -145,8 +145,8 @@ def head_maps(layers, words):
             ax = axes[i][h]
             ax.imshow(weights, vmin=0, vmax=1)
             ax.set_title(f"layer {i + 1}, head {h + 1}", fontsize=9)
-            ax.set_xticks(ticks, words, rotation=90, fontsize=6)
-            ax.set_yticks(ticks, words, fontsize=6)
+            ax.set_xticks(ticks, words, rotation=90, fontsize=7)
+            ax.set_yticks(ticks, words, fontsize=7)
             ax.tick_params(length=0)
             ax.spines[:].set_visible(False)
     fig.supxlabel("key: looked at", fontsize=9)
@@ -205,13 +205,13 @@ def same_output(values, maps):
         for value, weight in zip(values, weights, strict=True):
             ax.annotate(
                 f"{weight:.3g}",
-                1.5 * value,
+                (1.7, 1.55) * value,  # numbers are wider than high
                 ha="center",
                 va="center",
                 fontsize=8,
             )
         ax.plot(*(weights @ values), "o", color=style.GREEN, ms=9)
-        ax.set(title=name, xlim=(-1.9, 1.9), ylim=(-1.9, 1.9))
+        ax.set(title=name, xlim=(-2.3, 2.3), ylim=(-2.3, 2.3))
         ax.set(aspect="equal", xticks=[-1, 0, 1], yticks=[-1, 0, 1])
         ax.set_xlabel("component 1", fontsize=8)
     axes[0].set_ylabel("component 2", fontsize=8)

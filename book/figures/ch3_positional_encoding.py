@@ -26,7 +26,7 @@ def rope_clocks():
         "against a shift of both positions. With both turned in the same "
         "layout the plot is a flat line; with only the query turned, or with "
         "mixed layouts, it is a wave.",
-        height=590,
+        height=575,
         still=_rope_clocks_still(),
     )
 
@@ -160,8 +160,10 @@ def alibi(n_positions=8):
                     f"{weights[i, j]:.2f}".lstrip("0"),
                     ha="center",
                     va="center",
-                    fontsize=6.5,
-                    color="white" if weights[i, j] > 0.6 else "black",
+                    fontsize=7.5,
+                    color="white"
+                    if weights[i, j] > style.WHITE_FROM
+                    else "black",
                 )
         ax.set_xticks(at)
         ax.set_yticks(at)

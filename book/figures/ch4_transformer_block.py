@@ -24,7 +24,7 @@ def stepper():
         "input through norm, attention, sum, norm, MLP and sum shows for a "
         "chosen cell which cells of the step before fed it: attention reads "
         "earlier rows, norms and MLP their own row, a sum its own cell.",
-        height=530,
+        height=465,
         still=_stepper_still(orders["pre"]),
     )
 

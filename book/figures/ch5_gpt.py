@@ -1,6 +1,7 @@
 """Figures of chapter 5."""
 
 import math
+import textwrap
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -34,11 +35,7 @@ class Progress:
 
 def wrapped(text, width=72):
     """A text whose lines fit the page; its own line ends stay."""
-    return "\n".join(
-        line[at : at + width]
-        for line in text.split("\n")
-        for at in range(0, max(1, len(line)), width)
-    )
+    return "\n".join(textwrap.fill(line, width) for line in text.split("\n"))
 
 
 @style.picture
@@ -87,7 +84,7 @@ def _tile(ax, place, colour, words=""):
     x, y, width, height = place
     ax.add_patch(
         plt.Rectangle(
-            (x, y), width, height, fc=colour, ec="white", lw=1.5, alpha=0.75
+            (x, y), width, height, fc=colour, ec="white", lw=1.5, alpha=0.5
         )
     )
     middle = {"ha": "center", "va": "center"}
@@ -105,8 +102,8 @@ def first_loss(stds, losses, D, V):
     ax.loglog(fine, np.log(V) + D * fine**2 / 2, label="ln V + ½ D std²")
     ax.loglog(stds, losses, "o", color=style.ORANGE, label="measured")
     ax.axhline(np.log(V), color="black", lw=0.8, ls=":")
-    ax.text(stds[0], np.log(V) * 0.93, f"ln V = {np.log(V):.1f}", va="top")
-    for std, at, words in ((0.02, 30, "GPT-2"), (1, 13, "PyTorch")):
+    ax.text(stds[0], np.log(V) * 0.85, f"ln V = {np.log(V):.1f}", va="top")
+    for std, at, words in ((0.02, 30, "GPT-2"), (1, 13, "nn.Embedding")):
         ax.axvline(std, color=style.GREY, lw=0.8)
         ax.text(std * 0.95, at, words, ha="right")
     ax.set(

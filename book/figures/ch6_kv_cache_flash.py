@@ -233,7 +233,7 @@ def flash_tiles():
         "which the old sums were multiplied. Stepping on, a tile is used "
         "and forgotten; when a maximum rises, l and a are scaled down; at "
         "the end of a row of tiles a over l is the exact output.",
-        height=560,
+        height=505,
         still=_flash_tiles_still(scores),
     )
 

@@ -57,7 +57,7 @@ def isoflop(runs, own, published):
         "a valley, whose lowest point moves right and down as the compute "
         "grows. Right, tokens per parameter at the lowest point: almost "
         "flat or rising with compute, depending on the constants.",
-        height=470,
+        height=440,
         still=_isoflop_still(own, budgets, shown),
     )
 
@@ -229,16 +229,27 @@ def off_centre(p, C, grids):
     best = _best(p, [C])[0]
     N = np.logspace(np.log10(best) - 1.4, np.log10(best) + 1.9, 200)
     for ax, (name, sizes) in zip(axes, grids.items(), strict=True):
-        ax.plot(N / best, _loss(p, N, C / 6 / N), "-", color=style.BLUE)
-        x = np.log10(sizes / best)
-        curve = np.polynomial.Polynomial.fit(
-            x, _loss(p, sizes, C / 6 / sizes), 2
+        ax.plot(
+            N / best,
+            _loss(p, N, C / 6 / N),
+            "-",
+            color=style.BLUE,
+            label="law",
         )
-        ax.plot(sizes / best, curve(x), "o", color=style.ORANGE, ms=4)
+        x = np.log10(sizes / best)
+        tried = _loss(p, sizes, C / 6 / sizes)
+        curve = np.polynomial.Polynomial.fit(x, tried, 2)
+        ax.plot(
+            sizes / best, tried, "o", color=style.ORANGE, ms=4, label="tried"
+        )
         wide = np.linspace(x.min(), x.max(), 50)
-        ax.plot(10**wide, curve(wide), "--", color=style.ORANGE)
+        ax.plot(
+            10**wide, curve(wide), "--", color=style.ORANGE, label="parabola"
+        )
         foot = curve.deriv().roots()[0]
-        ax.plot(10**foot, curve(foot), "*", color="black", ms=11)
+        ax.plot(
+            10**foot, curve(foot), "*", color="black", ms=11, label="its foot"
+        )
         ax.axvline(1, color=style.GREY, lw=0.8)
         ax.set(
             xscale="log",
@@ -247,6 +258,11 @@ def off_centre(p, C, grids):
         )
     axes[0].set_ylabel("loss (nats)")
     axes[0].set_ylim(None, _loss(p, best, C / 6 / best) + 0.45)
+    fig.legend(
+        *axes[0].get_legend_handles_labels(),
+        loc="outside lower center",
+        ncols=4,
+    )
     return fig
 
 
@@ -390,8 +406,10 @@ def inference(demand, sizes, costs):
         yscale="log",
         title="The size with the least total",
         xlabel="tokens in use",
-        ylabel="parameters N",
+        ylabel="parameters N (billions)",
     )
+    left.yaxis.set_minor_formatter("")
+    left.set_yticks([2e9, 5e9, 1e10], ["2", "5", "10"])
     right.set(
         xscale="log",
         title="What it saves",

@@ -92,7 +92,11 @@ STEPS = [
         "x = x + out_proj(context)",
         "TransformerBlock",
     ),
-    ("LayerNorm 2; widen, bend", "h = F.gelu(fc1(ln2(x)))", "gelu"),
+    (
+        "LayerNorm 2; widen, bend",
+        'h = F.gelu(fc1(ln2(x)), approximate="tanh")',
+        "gelu",
+    ),
     (
         "Narrow; add the residual: end of the block",
         "x = x + fc2(h)",
@@ -365,8 +369,8 @@ def questions():
         ),
         (
             "Why GQA?",
-            "G instead of N key and value heads: the KV cache shrinks by "
-            "N/G, with nearly full quality.",
+            "G instead of N key and value heads (N is our H): the KV cache "
+            "shrinks by N/G, with nearly full quality.",
             "GroupedQueryAttention",
         ),
         (
@@ -466,7 +470,8 @@ def abbreviations():
     rows = [
         (
             "MHA",
-            "multi-head attention: N query heads, N key and value heads",
+            "multi-head attention: N query heads, N key and value heads "
+            "(N is our H)",
             "MultiHeadSelfAttention",
         ),
         (

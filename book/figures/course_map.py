@@ -29,8 +29,8 @@ def table():
     """The map of the course: what a lesson needs, asks for and is worth."""
     here = released()
     lines = [
-        "| Lesson | Comes after | Exercises | Minutes | of them challenges "
-        "| Points |",
+        "| Lesson | Comes after | Exercises | Minutes "
+        "| Minutes of challenges | Points |",
         "|---|---|---:|---:|---:|---:|",
     ]
     every = []
@@ -53,21 +53,21 @@ def table():
 @style.picture
 def picture():
     """The lessons as boxes, each to the right of what it comes after."""
-    fig, ax = plt.subplots(figsize=(7, 2.1))
+    fig, ax = plt.subplots(figsize=(7, 2.3))
     places = _places()
     for lesson, (x, y) in places.items():
         about = stamp(lesson)
         title = f"{_number(lesson)} {about['title']}".strip()
-        words = textwrap.fill(title, 16)
+        words = textwrap.fill(title, 17)
         minutes = total(about["exercises"], "minutes")
         points = total(about["exercises"], "points")
         ax.text(
             x,
             y,
-            f"{words}\n{minutes} min, {points} points",
+            f"{words}\n{minutes} min\n{points} points",
             ha="center",
             va="center",
-            fontsize=7.5,
+            fontsize=8.5,
             bbox={
                 "boxstyle": "round,pad=0.5",
                 "fc": "white",

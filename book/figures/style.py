@@ -29,6 +29,9 @@ ORANGE = "#d55e00"
 GREEN = "#009e73"
 YELLOW = "#e69f00"
 GREY = "#6b6b6b"
+# From this weight on, a number on a map is read better in white than in black,
+# in the book's dark mode, which darkens pictures, and in its light one alike.
+WHITE_FROM = 0.75
 COLOURS = [BLUE, YELLOW, GREEN, ORANGE, GREY]
 
 RC = {
@@ -81,7 +84,7 @@ def weight_map(ax, weights, *, title="", digits=2):
             ha="center",
             va="center",
             fontsize=8,
-            color="white" if weight > 0.6 else "black",
+            color="white" if weight > WHITE_FROM else "black",
         )
     rows, columns = weights.shape
     ax.set_xticks(range(columns), range(1, columns + 1))

@@ -64,4 +64,4 @@ def released():
 
 def total(rows, key):
     """What exercises take or are worth together, as text."""
-    return f"{sum(each[key] for each in rows):g}"
+    return f"{sum(each[key] for each in rows):,g}"

@@ -28,8 +28,8 @@ def table(lesson):
         about = known.get(symptom, {})
         tasks = filter(is_exercise, about.get("exercises", []))
         links = ", ".join(map(exercise_link, tasks))
-        names = ", ".join(f"`{name}`" for name in about.get("mistakes", []))
-        where = "<br>".join(filter(None, [links, names]))
+        names = [f"`{name}`" for name in about.get("mistakes", [])]
+        where = "<br>".join(filter(None, [links, *names]))
         lines.append(f"| {symptom} | {cause} | {remedy} | {where} |")
     return Markdown("\n".join(lines))
 

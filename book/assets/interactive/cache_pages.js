@@ -89,7 +89,7 @@
   const [x0, wide, high] = [50, 65, 28];
   const plot = ui.add(root, "svg", { role: "img",
     viewBox: `0 0 350 ${count * (high + 5) + 4}`,
-    style: "max-width: 480px", "aria-label": "The pool of pages" });
+    style: "max-width: 400px", "aria-label": "The pool of pages" });
   const rows = Array.from({ length: count }, (_, page) => {
     const y = 4 + page * (high + 5);
     ui.add(plot, "text", { x: 2, y: y + 19 }, `page ${page}`);

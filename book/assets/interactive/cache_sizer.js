@@ -25,7 +25,7 @@
 
   const [left, right, top, tall] = [4, 352, 26, 34];
   const plot = ui.add(root, "svg", { viewBox: "0 0 360 94", role: "img",
-    style: "max-width: 560px",
+    style: "max-width: 420px",
     "aria-label": "Memory of weights and cache against the card's" });
   const bar = (fill) => ui.add(plot, "rect",
     { y: top, height: tall, fill });
@@ -85,7 +85,7 @@
       : total > room ? "This does not fit." : "This fits.";
     const served = chosen.weights > room ? ""
       : fit > 0 ? ` Room for ${fit.toLocaleString("en-US")} such ` +
-        `sequence${fit > 1 ? "s" : ""}.`
+        `sequence${fit > 1 ? "s" : ""} in all.`
         : " Not one such sequence fits.";
     const far = tokens > chosen.longest ? " (The model was made for " +
       `${chosen.longest.toLocaleString("en-US")} tokens.)` : "";

@@ -22,6 +22,7 @@
     return box;
   });
   const svg = ui.add(root, "svg", { viewBox: "0 0 460 270", role: "img",
+    class: "ta-wide",
     style: "max-width: 560px",
     "aria-label": "Best size against compute with the fitted line" });
   const layer = ui.add(svg, "g");

@@ -62,7 +62,8 @@
   const table = ui.add(state, "div", { style: "display: grid; gap: " +
     "0.2rem 0.4rem; grid-template-columns: repeat(7, auto); " +
     "font-variant-numeric: tabular-nums; text-align: right" });
-  const line = ui.add(root, "p", { "aria-live": "polite" });
+  const line = ui.add(root, "p", { "aria-live": "polite",
+    style: "min-height: 2.8em" });
 
   const seen = (i, j) => causal() === "none" || j <= i;
   const skipped = ([top, start]) => causal() === "causal" &&

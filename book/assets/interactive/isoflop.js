@@ -46,20 +46,21 @@
       update();
     });
   // One slider for all sets: where in the set's range the budget lies.
+  const STEPS = 1000;
   const fraction = (exponent) => {
     const { from, to } = data.sets[which()];
-    return Math.round(100 * (exponent - from) / (to - from));
+    return Math.round(STEPS * (exponent - from) / (to - from));
   };
   const compute = () => {
     const { from, to } = data.sets[which()];
-    return 10 ** (from + budget.value / 100 * (to - from));
+    return 10 ** (from + budget.value / STEPS * (to - from));
   };
   const sliders = ui.add(root, "div", { class: "ta-row" });
   const budget = ui.range(sliders, "Compute C = ",
-    { min: 0, max: 100, step: 1, value: fraction(data.sets[names[0]].start) },
+    { min: 0, max: STEPS, step: 1, value: fraction(data.sets[names[0]].start) },
     (value) => {
       const { from, to } = data.sets[which()];
-      return power(10 ** (from + value / 100 * (to - from))) + " FLOPs";
+      return power(10 ** (from + value / STEPS * (to - from))) + " FLOPs";
     }, () => update());
   const times = (value) => {
     const factor = 2 ** Math.abs(value / 4);
@@ -71,8 +72,8 @@
     { min: -16, max: 16, step: 1, value: 8 }, times, () => update());
 
   const panels = ui.add(root, "div", { class: "ta-row" });
-  const [wide, high] = [320, 250];
-  const frame = { left: 44, right: 304, top: 12, bottom: 208 };
+  const [wide, high] = [320, 262];
+  const frame = { left: 44, right: 304, top: 24, bottom: 220 };
   const graph = (title, label) => {
     const svg = ui.add(ui.panel(panels, title), "svg",
       { viewBox: `0 0 ${wide} ${high}`, role: "img", "aria-label": label });
@@ -82,7 +83,8 @@
     "Loss against the number of parameters, one curve for each compute");
   const right = graph("Tokens per parameter at the best size",
     "Tokens per parameter at the best size against compute");
-  const line = ui.add(root, "p", { "aria-live": "polite" });
+  const line = ui.add(root, "p", { "aria-live": "polite",
+    style: "min-height: 4.2em" });
 
   // Axes of one graph; returns where a point stands.
   const axes = (layer, [x0, x1], [y0, y1], { xs, ys, xName, yName }) => {
@@ -104,7 +106,8 @@
     ui.add(layer, "line", { class: "ta-axis", x1: l, x2: r, y1: b, y2: b });
     ui.add(layer, "text", { x: (l + r) / 2, y: b + 34,
       "text-anchor": "middle" }, xName);
-    ui.add(layer, "text", { x: l + 4, y: t + 10, class: "ta-halo" }, yName);
+    // Above the frame, where no curve crosses it.
+    ui.add(layer, "text", { x: 4, y: t - 12 }, yName);
     return { x, y };
   };
   const whole = (from, to, step = 1) => {
@@ -156,7 +159,7 @@
     if (which() === data.measured) {
       for (const run of data.runs) {
         const near = Math.abs(Math.log10(run.C / C)) < 0.15;
-        if (run.loss > top) continue;
+        if (run.loss > top || Math.log10(run.N) > span[1]) continue;
         ui.add(left.layer, "circle", { cx: x(Math.log10(run.N)),
           cy: y(run.loss), r: near ? 4 : 2.5,
           fill: near ? "var(--ta-blue)" : "currentColor",

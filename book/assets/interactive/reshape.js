@@ -41,7 +41,7 @@
         const home = Math.floor((n % D) / (D / H));
         const box = ui.add(svg, "rect", { x, y, width: cell - 2,
           height: cell - 2, fill: `var(--ta-${colours[home]})`,
-          "fill-opacity": 0.28, style: "cursor: pointer" });
+          style: "cursor: pointer" });
         ui.add(svg, "text", { x: x + cell / 2 - 1, y: y + 19,
           "text-anchor": "middle", style: "pointer-events: none" }, n);
         box.addEventListener("pointerdown", () => pick(n));
@@ -108,7 +108,7 @@
     const Dh = D / H;
     for (const place of [...places, ...found]) {
       const here = place.n === chosen;
-      place.box.setAttribute("fill-opacity", here ? 0.75 : 0.28);
+      place.box.style.fillOpacity = here ? "var(--ta-fullest)" : 0.28;
       place.box.setAttribute("stroke", here ? "currentColor" : "none");
       place.box.setAttribute("stroke-width", here ? 2.5 : 0);
     }

@@ -120,7 +120,8 @@
   }
 
   // The score while both positions move on.
-  const plot = ui.add(root, "svg", { viewBox: "0 0 460 150", role: "img",
+  const plot = ui.add(root, "svg", { viewBox: "0 0 460 156", role: "img",
+    class: "ta-wide",
     style: "max-width: 500px", "aria-label": "Score against a shift of both positions" });
   const [left, right, top, bottom, reach] = [30, 450, 14, 118, 8];
   const x = (by) => left + by / (shown - 1) * (right - left);

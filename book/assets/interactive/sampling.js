@@ -42,7 +42,8 @@
       `display: block; position: absolute; left: 0; ${style}` });
     return {
       name, before,
-      pale: bar("top: 0; height: 100%; background: var(--ta-soft)"),
+      pale: bar("top: 0; height: 100%; background: var(--ta-soft); " +
+        "box-shadow: inset 0 0 0 1px var(--ta-blue)"),
       full: bar("top: 25%; height: 50%; background: var(--ta-blue)"),
       after: ui.add(chart, "span", { class: "ta-number" }),
     };

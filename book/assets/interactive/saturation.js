@@ -60,7 +60,7 @@
       const colour = slope < 0 ? "orange" : "blue";
       box.setAttribute("fill", `var(--ta-${colour})`);
       // A quarter is the largest slope that a softmax can have.
-      box.setAttribute("fill-opacity", Math.min(0.75, 3 * Math.abs(slope)));
+      box.setAttribute("style", ui.shade(4 * Math.abs(slope)));
       const words = slope.toFixed(2).replace("0.", ".");
       text.textContent = Math.abs(slope) < 0.005 ? "0" : words;
     }));

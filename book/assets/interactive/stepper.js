@@ -27,7 +27,7 @@
   const body = ui.add(root, "div", { class: "ta-row",
     style: "align-items: flex-start" });
   const map = ui.add(body, "div",
-    { style: "flex: 0 1 190px; min-width: 170px" });
+    { style: "flex: 1 1 190px; max-width: 216px" });
   const grids = ui.add(body, "div", { class: "ta-row",
     style: "flex: 1 1 300px; align-items: flex-start; min-width: 0" });
   const line = ui.add(root, "p", { "aria-live": "polite",
@@ -88,22 +88,23 @@
     const [rows, columns] = [values.length, values[0].length];
     const wide = columns > 4;
     const box = ui.add(grids, "div", { style:
-      `flex: 1 1 ${wide ? 290 : 165}px; min-width: 0;` +
-      `max-width: ${wide ? 460 : 210}px` });
+      "min-width: 0;" + (wide
+        ? "flex: 1 1 290px; max-width: 468px; overflow-x: auto; padding: 4px"
+        : "flex: 1 1 145px; max-width: 210px") });
     ui.add(box, "p", { class: "ta-title" }, words);
     const size = wide ? 24 : 40;
-    const edge = 18;
-    const svg = ui.add(box, "svg", { viewBox:
-      `0 0 ${edge + columns * size + 2} ${rows * size + 18}`,
+    const edge = 30;
+    const svg = ui.add(box, "svg", { class: wide ? "ta-long" : "",
+      viewBox: `0 0 ${edge + columns * size + 2} ${rows * size + 30}`,
       ...(choose ? { tabindex: 0, role: "application", "aria-label":
         `${words}; arrow keys choose a cell` } : { role: "img",
         "aria-label": words }) });
     const middle = { "text-anchor": "middle" };
-    values.forEach((row, i) => {
-      ui.add(svg, "text", { ...middle, x: edge / 2 - 1,
+    values.forEach((cells, i) => {
+      ui.add(svg, "text", { ...middle, x: edge - 9,
         y: i * size + size / 2 + 4, style: "font-size: 10px; opacity: 0.75" },
       i + 1);
-      row.forEach((value, j) => {
+      cells.forEach((value, j) => {
         const index = i * columns + j;
         const group = ui.add(svg, "g");
         const slope = shade(index);
@@ -111,13 +112,12 @@
         ui.add(group, "rect", { x: edge + j * size, y: i * size + 1,
           width: size - 2, height: size - 2, class: "ta-grid",
           fill: `var(--ta-${slope < 0 ? "orange" : "blue"})`,
-          "fill-opacity": Math.min(0.7, Math.abs(slope) * 0.7),
-          ...(chosen ? { style:
-            "stroke: var(--ta-green); stroke-opacity: 1; stroke-width: 3px",
-          } : {}) });
+          style: ui.shade(Math.abs(slope)) + (chosen
+            ? "stroke: var(--ta-green); stroke-opacity: 1; stroke-width: 3px"
+            : "") });
         ui.add(group, "text", { ...middle, x: edge + j * size + size / 2 - 1,
           y: i * size + size / 2 + 4,
-          style: `font-size: ${wide ? 8.5 : 11}px` },
+          style: `font-size: ${wide ? 9 : 11}px` },
         value.toFixed(wide ? 1 : 2).replace("-", "\u2212"));
         if (choose) {
           group.style.cursor = "pointer";
@@ -131,6 +131,11 @@
         y: rows * size + 13, style: "font-size: 10px; opacity: 0.75" },
       j + 1);
     }
+    ui.add(svg, "text", { ...middle, x: edge + columns * size / 2,
+      y: rows * size + 26, style: "font-size: 10px" }, "channel");
+    ui.add(svg, "text", { ...middle, style: "font-size: 10px",
+      transform: `translate(10 ${rows * size / 2}) rotate(-90)` },
+    "position");
     return svg;
   };
 

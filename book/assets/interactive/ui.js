@@ -38,11 +38,12 @@
         { ...line, x1: at(n), x2: at(n), y1: low, y2: high });
       this.add(svg, "line",
         { ...line, x1: low, x2: high, y1: at(n), y2: at(n) });
-      if (n !== 0) {
-        const style = "font-size: 10px; opacity: 0.7";
-        this.add(svg, "text", { x: at(n) + 2, y: at(0) + 11, style }, n);
-        this.add(svg, "text", { x: at(0) + 3, y: at(-n) - 2, style }, n);
-      }
+      // At the edge, where no point hides them.
+      const number = { "text-anchor": "middle",
+        style: "font-size: 10px; opacity: 0.7" };
+      const words = String(n).replace("-", "\u2212");
+      this.add(svg, "text", { ...number, x: at(n), y: size - 3 }, words);
+      this.add(svg, "text", { ...number, x: 7, y: at(-n) + 4 }, words);
     }
     return {
       svg,
@@ -188,6 +189,9 @@
       row.weight.textContent = weights[i].toFixed(3);
     });
   },
+
+  // The style of a fill whose strength is a share from 0 to 1.
+  shade: (share) => `fill-opacity: calc(${share} * var(--ta-fullest));`,
 
   softmax(scores) {
     const top = Math.max(...scores);
