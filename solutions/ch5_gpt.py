@@ -929,6 +929,7 @@ def gpt_groups(model: nn.Module, wd: float) -> list:
 #   (`accum_steps` is never above `batch_size`, so no part is empty.)
 #   The gradient is that of the mean over the **whole batch**: a part's mean
 #   loss weighs as much as its share of the rows.
+#   (Gradients that an earlier run has left in the model do not count.)
 # - The model is called as `model(part, part)` and returns (logits, loss); the
 #   shift is inside.
 # - Train mode, also if the model comes in eval mode; afterwards the mode in
@@ -1206,7 +1207,8 @@ def beam_search(
 # ```
 #
 # **Why it matters:** equal logits from equal weights are the strongest test
-# there is of an implementation, and here is a model that can write.
+# there is of a forward pass (of initial weights, dropout and gradients they
+# say nothing), and here is a model that can write.
 # One of the transposed matrices is square, so nothing but the numbers shows
 # if it was forgotten.
 #
@@ -1287,7 +1289,7 @@ def load_gpt2(model: nn.Module, hf_state_dict: dict) -> None:
 # save and hand in this notebook under its own name.
 #
 # Now let it write.
-# The chapter loads the real GPT-2 with your `load_gpt2` and continues a
+# Load the real GPT-2 with your `load_gpt2`, and let `generate` continue a
 # sentence.
 # It gets slower with every token, since each step runs over the whole text
 # again: chapter 6 keeps what was computed.

@@ -1536,11 +1536,13 @@ def generate_inputs(rng):
             rows=np.log([SPREAD_OUT] * 3),
             seed=seed,
         ),
-        "drawn, top_k=2": one(
+        # A temperature of 1/2 squares these chances.
+        "drawn, filtered": one(
             np.zeros((DRAWN, 1), dtype=int),
             1,
-            rows=np.log([(0.1, 0.6, 0.1, 0.2)] * 3),
+            rows=np.log([(0.1, 0.6, 0.1, 0.2)] * 3) / 2,
             seed=seed,
+            temperature=0.5,
             top_k=2,
         ),
         "many draws": one(
@@ -1674,7 +1676,7 @@ def _told(name, inputs):
 
 
 def _draws(seen, want, inputs):
-    for name in ("drawn", "drawn, top_k=2"):
+    for name in ("drawn", "drawn, filtered"):
         got, due = seen[name], want[name]
         if isinstance(got["out"], Raised):
             return Failure(f"{trouble(got['out'])} ({_told(name, inputs)})")
@@ -2276,11 +2278,15 @@ def train_inputs(rng):
             "weights": weights,
             "data": rng.randint(0, 5, (rows, 4)),
             "train": train,
+            "stale gradients": False,
             "how": {"steps": steps, "batch_size": batch_size, **how},
             "scaler": None,
             "default optimizer": False,
         }
 
+    # Two of them, so that one name for all is always wrong.
+    names = ["eager", "aot_eager", "cudagraphs"]
+    backend, other, _ = rng.permutation(names).tolist()
     return {
         "two updates": one(2, 2),
         "round the data": one(4, 3, rows=5, train=False),
@@ -2301,7 +2307,11 @@ def train_inputs(rng):
         "clipped in parts": one(2, 5, accum_steps=2, max_norm=0.05),
         "autocast": one(1, 2, amp=True),
         "autocast in parts": one(1, 4, amp=True, accum_steps=2),
-        "compiled": one(2, 3, compile="eager"),
+        "compiled": one(2, 3, compile=backend),
+        "a second run": {
+            **one(1, 2, compile=other),
+            "stale gradients": True,
+        },
         "scaled": {**one(2, 2), "scaler": 64.0},
         "scaled and clipped": {
             **one(2, 5, accum_steps=2, max_norm=0.05),
@@ -2332,6 +2342,9 @@ def _trained(answer, one):
     with torch.no_grad():
         for name, value in one["weights"].items():
             own[name].copy_(torch.from_numpy(value))
+    if one["stale gradients"]:
+        for value in model.parameters():
+            value.grad = torch.ones_like(value)
     model.train(one["train"])
     start = {name: value.detach().clone() for name, value in own.items()}
     recorders, compiler = [], Compiler()
@@ -2400,7 +2413,10 @@ def _config(one):
         if not (key == "max_norm" and value == NO_CLIPPING)
     )
     scaler = ", scaler=a gradient scaler" if one["scaler"] else ""
-    return f"TrainConfig({how}{scaler}), {len(one['data'])} rows of data"
+    stale = ", the model has old gradients" if one["stale gradients"] else ""
+    return (
+        f"TrainConfig({how}{scaler}), {len(one['data'])} rows of data{stale}"
+    )
 
 
 def _each(test, *names):
@@ -2655,6 +2671,14 @@ train = Exercise(
             ),
         ),
         law(
+            "old gradients",
+            _each(_grads(1e-9), "a second run"),
+            says=(
+                "A model may come with gradients of an earlier run: the "
+                "first update, too, starts with empty ones."
+            ),
+        ),
+        law(
             "learning rates",
             _each(
                 _settings("lr", "rate", 1e-9), "two updates", "learning rates"
@@ -2706,7 +2730,10 @@ train = Exercise(
         law(
             "compile",
             _each(
-                _equal_notes("backends", "compiled"), "two updates", "compiled"
+                _equal_notes("backends", "compiled"),
+                "two updates",
+                "compiled",
+                "a second run",
             ),
             points=0.25,
             says=(

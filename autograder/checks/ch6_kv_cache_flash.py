@@ -639,6 +639,15 @@ def kv_inputs(rng):
                 update(0, 1, 2, 1, 2),
             ],
         ),
+        # With one head the used part of a buffer is contiguous.
+        "the caller overwrites what it got, one head": played(
+            (1, 1, 1, 4, 2),
+            [
+                update(0, *small),
+                ["cache", "overwrite result", 0],
+                update(0, *small),
+            ],
+        ),
         "two caches": played(
             (1, 1, 2, 4, 2),
             [
@@ -728,6 +737,7 @@ KVCache = Exercise(
             _kv(
                 "the caller overwrites what it gave",
                 "the caller overwrites what it got",
+                "the caller overwrites what it got, one head",
                 "two caches",
             ),
             points=0.5,
@@ -842,6 +852,7 @@ def cached_inputs(rng):
         "two texts": large(x, chunks=[2, 1, 1]),
         "what is kept": large(x, chunks=[4, 1, 1]),
         "the cache was reset": small(y, chunks=[3, 1, 1]),
+        "a second text": small(y[:, :4], chunks=[2, 2]),
         "no cache after a cache": small(y, chunks=[3, 1, 1]),
         "float32": large(x, dtype="float32"),
     }
@@ -907,6 +918,19 @@ def _reset(module, one):
     }
 
 
+def _begun_anew(module, one):
+    """A text in chunks, and its first chunk once more, on a new cache."""
+    ids = torch.from_numpy(one["args"][0])
+    parts = ids.split(one["kwargs"]["chunks"], dim=1)
+    cache, other = (Joined(len(module.blocks)) for _ in range(2))
+    logits = [_stepped(module, cache, part) for part in parts]
+    return {
+        "logits": [*logits, _stepped(module, other, parts[0])],
+        "notes": "",
+        "length": other.length,
+    }
+
+
 def _without_after(module, one):
     """Some chunks with a cache, and then the text without one."""
     ids = torch.from_numpy(one["args"][0])
@@ -941,6 +965,7 @@ SCRIPTS = {
     "two texts": _two_texts,
     "what is kept": _kept,
     "the cache was reset": _reset,
+    "a second text": _begun_anew,
     "no cache after a cache": _without_after,
 }
 
@@ -1110,6 +1135,7 @@ CachedGPT = Exercise(
                 "to the end of the context",
             ),
             points=1.25,
+            because="tells a wrong mask from one that is out of date",
             says=(
                 "Within a chunk causality still holds, aligned to the lower "
                 "right: the last query sees every key, the one before it all "
@@ -1140,10 +1166,19 @@ CachedGPT = Exercise(
                 "two texts", "the cache was reset", "no cache after a cache"
             ),
             points=0.5,
+            because="tells what the model keeps from its masks",
             says=(
                 "The model itself remembers nothing: two caches are two "
                 "texts, a cache that was reset is empty, and without a cache "
                 "each call begins anew."
+            ),
+        ),
+        law(
+            "chunks of a second text",
+            _cached_logits("a second text"),
+            says=(
+                "As many new queries may meet many keys, or few when another "
+                "text begins: the mask depends on both numbers."
             ),
         ),
         values(
@@ -1312,6 +1347,17 @@ def rolling_inputs(rng):
                 stored(2, 3),
             ],
         ),
+        "stored in two layers": played(
+            (2, 1, 1, 3, 1),
+            [
+                update(0, 1, 1, 2, 1),
+                stored(0, 0),
+                update(1, 1, 1, 1, 1),
+                stored(1, 1),
+                update(1, 1, 1, 2, 1),
+                stored(2, 2),
+            ],
+        ),
         "a long text": played(
             (1, 1, 1, 2, 1),
             [
@@ -1320,6 +1366,14 @@ def rolling_inputs(rng):
                 *(update(0, 1, 1, 1, 1) for _ in range(9)),
                 ["cache", "memory grew", 8],
                 length,
+            ],
+        ),
+        "a long prompt first": played(
+            (1, 1, 1, 2, 1),
+            [
+                ["cache", "mark memory"],
+                update(0, 1, 1, 30, 1),
+                ["cache", "memory grew", 16],
             ],
         ),
         "a long prompt": played(
@@ -1440,7 +1494,14 @@ RollingCache = Exercise(
         ),
         law(
             "length and stored",
-            _rolls("length", "stored", "a long text", "a long prompt"),
+            _rolls(
+                "length",
+                "stored",
+                "stored in two layers",
+                "a long text",
+                "a long prompt first",
+                "a long prompt",
+            ),
             points=0.5,
             says=(
                 "length counts all tokens that every layer has seen, stored "
@@ -1644,10 +1705,23 @@ def paged_inputs(rng):
         "a name is used again": played(
             (3, 2),
             [
-                *several("a", 3),
+                append("a"),
+                gather("a"),
+                *several("a", 2),
                 do("free", "a"),
                 append("a"),
                 gather("a"),
+                free,
+            ],
+        ),
+        "a name is forked to again": played(
+            (3, 2),
+            [
+                append("a"),
+                do("fork", "a", "b"),
+                do("free", "b"),
+                do("fork", "a", "b"),
+                gather("b"),
                 free,
             ],
         ),
@@ -1727,6 +1801,8 @@ def paged_inputs(rng):
                 append("a"),
                 do("free", "a"),
                 gather("a"),
+                do("fork", "a", "b"),
+                do("free", "a"),
                 free,
             ],
         ),
@@ -1863,6 +1939,7 @@ PagedKVCache = Exercise(
             _pages(
                 "freed",
                 "a name is used again",
+                "a name is forked to again",
                 "the original is freed",
                 "the fork is freed",
             ),
@@ -2253,8 +2330,10 @@ EXPONENTIALS = {
     "exp2_",
     "expm1",
     "logsumexp",
+    "softmax",
     "_softmax",
     "_safe_softmax",
+    "log_softmax",
     "_log_softmax",
 }
 
@@ -2264,6 +2343,7 @@ class Memory(TorchDispatchMode):
 
     known: tensors that were there before
     powers: the most numbers of which an exponential was taken at once
+    taken: floating numbers that left one by one, for Python's own
     """
 
     supports_higher_order_operators = True
@@ -2271,7 +2351,13 @@ class Memory(TorchDispatchMode):
     def __init__(self, known):
         super().__init__()
         self.alive = {each.untyped_storage()._cdata: None for each in known}
-        self.biggest = self.now = self.peak = self.powers = 0
+        self.now = 0
+        self.restart()
+
+    def restart(self):
+        """Forget the past, but for what is still alive."""
+        self.peak = self.now
+        self.biggest = self.powers = self.taken = 0
 
     @classmethod
     def _should_skip_dynamo(cls):
@@ -2279,8 +2365,11 @@ class Memory(TorchDispatchMode):
         return False
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        if func.overloadpacket.__name__ in EXPONENTIALS:
+        name = func.overloadpacket.__name__
+        if name in EXPONENTIALS:
             self.powers = max(self.powers, args[0].numel())
+        elif name == "_local_scalar_dense":  # item(), float() and the like
+            self.taken += args[0].is_floating_point()
         out = func(*args, **(kwargs or {}))
         for part in out if isinstance(out, list | tuple) else [out]:
             if isinstance(part, torch.Tensor):
@@ -2320,6 +2409,26 @@ class Leaks(TorchFunctionMode):
     def __torch_function__(self, func, types, args=(), kwargs=None):
         if getattr(func, "__name__", "") in self.WAYS:
             self.found |= args[0].is_floating_point()
+        return func(*args, **(kwargs or {}))
+
+
+class AtOnce(TorchFunctionMode):
+    """Watches what Memory does, too, without its price for every operation.
+
+    powers, taken: as in Memory
+    """
+
+    def __init__(self):
+        super().__init__()
+        self.powers = self.taken = 0
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        given = [*args, *(kwargs or {}).values()]
+        name = getattr(func, "__name__", "")
+        if name in EXPONENTIALS:
+            self.powers = max(self.powers, given[0].numel())
+        elif name in ("item", "__float__"):
+            self.taken += given[0].is_floating_point()
         return func(*args, **(kwargs or {}))
 
 
@@ -2446,7 +2555,10 @@ def _weighed(answer, one):
     if q.shape[2] * k.shape[2] < k[0, 0].numel():
         return limits | {
             "no exponential of more scores than a tile has": memory.powers
-            <= heads * math.prod(blocks)
+            <= heads * math.prod(blocks),
+            "fewer single numbers taken out than there are scores": (
+                memory.taken < scores
+            ),
         }
     limits |= {
         "no tensor as large as one head's scores": memory.biggest
@@ -2655,6 +2767,10 @@ flash_forward = Exercise(
 # 6.9
 
 
+MANY_KEYS = "few queries, many keys"
+WEIGHED = "long", MANY_KEYS
+
+
 def function_inputs(rng):
     def one(q, k, v, *causal, **how):
         upstream = [rng.randn(*q.shape[:-1], v.shape[-1])]
@@ -2694,7 +2810,12 @@ def function_inputs(rng):
             upstream=[rng.randn(2, 2), rng.randn(2, 2)],
         ),
         "long": case(*some(1, 2, Tq=70, Tk=75, step=0.05), False),
+        # One query with all its keys is more than a tile of 16 × 16.
+        MANY_KEYS: case(*some(1, 1, Tq=2, Tk=260, step=0.02), False),
     }
+
+
+TILE = 16  # the most queries, and keys, in a tile of 6.9
 
 
 def probe_function(answer, inputs):
@@ -2703,13 +2824,14 @@ def probe_function(answer, inputs):
             return answer.apply(*args[:3]), answer.apply(*args[3:])
         return answer.apply(*args)
 
-    calls = {name: inputs[name] for name in inputs if name != "long"}
+    calls = {name: inputs[name] for name in inputs if name not in WEIGHED}
     seen = call_torch(applied, calls)
     seen["long"] = {
         "out": _two_passes(answer, inputs["long"]),
         "function": isinstance(answer, type)
         and issubclass(answer, torch.autograd.Function),
     }
+    seen[MANY_KEYS] = {"out": _rows_at_once(answer, inputs[MANY_KEYS])}
     return seen
 
 
@@ -2720,36 +2842,78 @@ def _two_passes(answer, one):
         for part in one["args"][:3]
     )
     upstream = torch.ones(*q.shape[:-1], v.shape[-1], dtype=q.dtype)
-    one_head = q.shape[2] * k.shape[2]
-    scores = q.shape[0] * q.shape[1] * one_head * DOUBLE
-    ends = sum(each.numel() for each in (q, k, v, upstream)) * DOUBLE
+    given = [q, k, v, upstream]
+    ends = sum(each.numel() for each in given) * DOUBLE
     try:
-        with Leaks() as leaks, Memory([q, k, v, upstream]) as memory:
+        with Leaks() as leaks, Memory(given) as memory:
             out = answer.apply(q, k, v, False)
-            forward = memory.biggest, memory.peak
-            stays, leaks.found = not leaks.found, False
-            kept = memory.now
-            memory.biggest, memory.peak = 0, memory.now
-            torch.autograd.grad(out, (q, k, v), upstream)
+            limits = _one_pass("forward", memory, leaks, q, k) | {
+                "at most twice q, k, v and the output kept in between": (
+                    memory.now <= 2 * ends
+                )
+            }
+            memory.restart()
+            leaks.found = False
+            _backward(out, upstream)
+            return limits | _one_pass("backward", memory, leaks, q, k)
     except BaseException as error:
         return stopped(error)
-    return {
-        "all numbers in PyTorch's tensors in the forward pass": stays,
-        "all numbers in PyTorch's tensors in the backward pass": (
-            not leaks.found
-        ),
-        "no tensor as large as one head's scores in the forward pass": (
-            forward[0] < one_head
-        ),
-        "less than all scores in use in the forward pass": forward[1] < scores,
-        "at most twice q, k, v and the output kept in between": kept
-        <= 2 * ends,
-        "no tensor as large as one head's scores in the backward pass": (
-            memory.biggest < one_head
-        ),
-        "less than all scores in use in the backward pass": memory.peak
-        < scores,
+
+
+@torch.no_grad()
+def _backward(out, upstream):
+    """A Function's own backward; autograd's engine hides it from modes."""
+    node = out.grad_fn
+    own = isinstance(node, torch.autograd.function.BackwardCFunction)
+    if own and len(node._input_metadata) == 1:
+        node.apply(upstream)
+    else:  # something follows the Function, or it has more than one result
+        torch.autograd.backward(out, upstream)
+
+
+def _one_pass(which, memory, leaks, q, k):
+    """Which limits on memory the forward or the backward pass has kept."""
+    heads, one_head = q.shape[0] * q.shape[1], q.shape[2] * k.shape[2]
+    limits = {
+        "all numbers in PyTorch's tensors": not leaks.found,
+        "no tensor as large as one head's scores": memory.biggest < one_head,
+        "less than all scores in use": memory.peak < heads * one_head * DOUBLE,
     }
+    return {
+        f"{name} in the {which} pass": limits[name] for name in limits
+    } | _at_once(which, memory, heads, heads * one_head)
+
+
+def _at_once(which, watch, heads, scores):
+    return {
+        f"no exponential of more scores than a tile has in the {which} pass": (
+            watch.powers <= heads * TILE**2
+        ),
+        f"fewer single numbers taken out than scores in the {which} pass": (
+            watch.taken < scores
+        ),
+    }
+
+
+def _rows_at_once(answer, one):
+    """Whether both passes take less than a row of scores at a time.
+
+    A row is no larger than a copy of k, so that memory does not show it.
+    """
+    q, k, v = (
+        torch.from_numpy(part.copy()).requires_grad_()
+        for part in one["args"][:3]
+    )
+    scores = q.shape[2] * k.shape[2]
+    try:
+        with AtOnce() as watch:
+            out = answer.apply(q, k, v, False)
+        limits = _at_once("forward", watch, 1, scores)
+        with AtOnce() as watch:
+            _backward(out, torch.ones_like(out))
+        return limits | _at_once("backward", watch, 1, scores)
+    except BaseException as error:
+        return stopped(error)
 
 
 def _is_function(seen, want, inputs):
@@ -2762,12 +2926,13 @@ def _limit(*words):
     """A judge: the limits with these words in their names are kept."""
 
     def judge(seen, want, inputs):
-        out = seen["long"]["out"]
-        if isinstance(out, Raised):
-            return Failure(trouble(out), "long")
-        for limit, kept in out.items():
-            if any(word in limit for word in words) and kept is not True:
-                return Failure(f"this does not hold: {limit}", "long")
+        for name in WEIGHED:
+            out = seen[name]["out"]
+            if isinstance(out, Raised):
+                return Failure(trouble(out), name)
+            for limit, kept in out.items():
+                if any(word in limit for word in words) and kept is not True:
+                    return Failure(f"this does not hold: {limit}", name)
         return None
 
     return judge
@@ -2790,7 +2955,7 @@ FlashAttention = Exercise(
                 "exists by itself."
             ),
         ),
-        dataclasses.replace(FORM, judge=_without(("long",), FORM.judge)),
+        dataclasses.replace(FORM, judge=_without(WEIGHED, FORM.judge)),
         values(
             "the output",
             "one query",
@@ -2934,7 +3099,7 @@ FlashAttention = Exercise(
             says="float32 inputs give float32 results.",
         ),
         dataclasses.replace(
-            UNCHANGED, judge=_without(("long",), UNCHANGED.judge)
+            UNCHANGED, judge=_without(WEIGHED, UNCHANGED.judge)
         ),
         AGAIN,
     ),

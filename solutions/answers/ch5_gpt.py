@@ -2512,6 +2512,18 @@ class generate_unfiltered(_Writer):
 
 
 @_written(
+    "review: only the temperature 0 was tried",
+    "A temperature of 0 is obeyed, any other is ignored. All keyword "
+    "arguments go to the filter, as they come.",
+)
+class generate_no_temperature(_Writer):
+    def probs(self, logits, kw):
+        if kw.get("temperature"):
+            kw = kw | {"temperature": 1.0}
+        return super().probs(logits, kw)
+
+
+@_written(
     "uniform among the filtered",
     "You draw uniformly among the tokens that are left. They keep their "
     "probabilities.",
@@ -3588,9 +3600,13 @@ def train_split(model, data, cfg):
     return Split()(model, data, cfg)
 
 
-@right("train", evidence="K71 zero_grad at the end; K74 norm plus 1e-6")
+@right("train", evidence="K71 zero_grad at both ends; K74 norm plus 1e-6")
 def train_zero_last(model, data, cfg):
     class Last(_Trainer):
+        def enter(self, model):
+            super().enter(model)
+            model.zero_grad()
+
         def before_update(self, optimizer):
             pass
 
@@ -3643,6 +3659,21 @@ def _trained(evidence, hint):
 class train_never_zeroes(_Trainer):
     def before_update(self, optimizer):
         pass
+
+
+@_trained(
+    "review: gradients that were there before entered the first update",
+    "Gradients are emptied after each step only, so what an earlier backward "
+    "pass has left in the model enters the first update. Empty them before a "
+    "batch's first backward pass.",
+)
+class train_zeroes_after(_Trainer):
+    def before_update(self, optimizer):
+        pass
+
+    def finish(self, optimizer, model, cfg):
+        super().finish(optimizer, model, cfg)
+        optimizer.zero_grad()
 
 
 @_trained(
@@ -4150,6 +4181,16 @@ class train_compiles_often(_Trainer):
 class train_default_backend(_Trainer):
     def compiled(self, model, cfg):
         return torch.compile(model) if cfg.compile else model
+
+
+@_trained(
+    "review: the test's own backend, hard-coded, passed",
+    "You compile with a backend of your own choice. cfg.compile names the "
+    "backend.",
+)
+class train_fixed_backend(_Trainer):
+    def compiled(self, model, cfg):
+        return torch.compile(model, backend="eager") if cfg.compile else model
 
 
 @_trained(

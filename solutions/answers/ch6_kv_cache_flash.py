@@ -1082,6 +1082,17 @@ class KVCacheViews(_Buffered):
 
 
 @_kv_wrong(
+    "review: contiguous() for a copy",
+    "contiguous() copies only what is not contiguous yet. With one sequence "
+    "and one head the used part of the buffer is, so the caller gets the "
+    "buffer itself: copy always.",
+)
+class KVCacheContiguous(_Buffered):
+    def give(self, x):
+        return x.contiguous()
+
+
+@_kv_wrong(
     "M318 the stored tensor itself",
     "You return the very tensors that you keep. A caller that writes into "
     "them writes into the cache: return a copy.",
@@ -1375,6 +1386,19 @@ class CachedGPTNoMask(_Cached):
     def forward(self, ids, cache=None):
         self.cached = cache is not None
         return super().forward(ids, cache)
+
+
+@_cached_wrong(
+    "review: a mask remembered by the number of queries",
+    "A mask that was made once serves every later chunk of as many queries. "
+    "It depends on the number of keys, too: a new text starts with few.",
+)
+class CachedGPTMaskRemembered(_Cached):
+    def keep(self, Tq, Tk):
+        masks = self.__dict__.setdefault("masks", {})
+        if Tq not in masks or masks[Tq].shape[1] < Tk:
+            masks[Tq] = super().keep(Tq, Tk)
+        return masks[Tq][:, :Tk]
 
 
 @_cached_wrong(
@@ -2066,6 +2090,34 @@ class RollingCacheSlices(_Rolling):
 
 
 @_rolling_wrong(
+    "review: a view of the first prompt",
+    "What is kept of the first prompt is a slice, which holds on to all of "
+    "it until the next token comes. Copy the slice there, too.",
+)
+class RollingCacheFirstSlice(_Rolling):
+    def update(self, layer, k, v):
+        first = self.pairs[layer] is None
+        result = super().update(layer, k, v)
+        if first:
+            self.pairs[layer] = tuple(
+                x.clone()[:, :, max(0, x.shape[2] - self.window) :]
+                for x in (k, v)
+            )
+        return result
+
+
+@_rolling_wrong(
+    "review: stored of one layer",
+    "stored looks at the first layer alone. Layers are updated one after the "
+    "other: count what every layer keeps.",
+)
+class RollingCacheStoredFirst(_Rolling):
+    @property
+    def stored(self):
+        return min(self.seen[0], self.window)
+
+
+@_rolling_wrong(
     "no window at all",
     "Everything that was ever seen comes back, as in task 6.3. Tokens that "
     "no new query sees are to be dropped.",
@@ -2717,6 +2769,57 @@ class PagedKVCacheStillThere(_Paged):
                 self.unused.append(block)
         self.tables[seq] = self.tables[seq][:0]
         self.lengths[seq] = 0
+
+
+@_paged_wrong(
+    "review: freed twice",
+    "A sequence that was freed may be freed again, without an error. It does "
+    "not exist any more: that is a KeyError, as for any unknown name.",
+)
+class PagedKVCacheFreesTwice(_Paged):
+    def __init__(self, *sizes, **named):
+        super().__init__(*sizes, **named)
+        self.freed = set()
+
+    def free(self, seq):
+        if seq in self.tables or seq not in self.freed:
+            super().free(seq)
+        self.freed.add(seq)
+
+
+@_paged_wrong(
+    "review: a name once forked to",
+    "A fork to a name that was freed is refused. Only the names of sequences "
+    "that exist are taken: forget a name when it is freed.",
+)
+class PagedKVCacheForksOnce(_Paged):
+    def __init__(self, *sizes, **named):
+        super().__init__(*sizes, **named)
+        self.made = set()
+
+    def fork(self, src, dst):
+        if dst in self.made:
+            raise ValueError(f"{dst} exists")
+        super().fork(src, dst)
+        self.made.add(dst)
+
+
+@_paged_wrong(
+    "review: gathered tokens remembered by name and length",
+    "gather returns what it returned earlier for this name and this length, "
+    "also if the sequence was freed and begun anew in between. Forget such "
+    "results when a sequence is freed, or gather anew.",
+)
+class PagedKVCacheRemembers(_Paged):
+    def __init__(self, *sizes, **named):
+        super().__init__(*sizes, **named)
+        self.gathered = {}
+
+    def gather(self, seq):
+        key = seq, self.lengths[seq]
+        if key not in self.gathered:
+            self.gathered[key] = super().gather(seq)
+        return tuple(x.clone() for x in self.gathered[key])
 
 
 @_paged_wrong(
@@ -4169,6 +4272,54 @@ def flash_forward_in_numpy(q, k, v, *, block_q, block_k, is_causal):
 
 
 @_flash_wrong(
+    "review: attention in Python's floats passed",
+    "You take q, k or the scores out one by one, with item() or float(), and "
+    "compute in Python's numbers, where the check cannot measure what you "
+    "hold. Compute with tensors, tile by tile.",
+)
+def flash_forward_by_floats(q, k, v, *, block_q, block_k, is_causal):
+    heads = [
+        _row_by_row(
+            *([[*map(float, row)] for row in x] for x in head), is_causal
+        )
+        for head in zip(
+            *(x.reshape(-1, *x.shape[-2:]) for x in (q, k, v)), strict=True
+        )
+    ]
+    outs, sums = zip(*heads, strict=True)
+    out = torch.tensor(outs, dtype=torch.float64).to(q.dtype)
+    lse = torch.tensor(sums, dtype=torch.float64).to(_wide(q).dtype)
+    return (
+        out.reshape(*q.shape[:-1], v.shape[-1]),
+        lse.reshape(q.shape[:-1]),
+    )
+
+
+def _row_by_row(q, k, v, is_causal):
+    """Attention of one head in lists of floats: output and log-sum-exp."""
+    outs, sums = [], []
+    for i, query in enumerate(q):
+        seen = max(0, i + 1 + len(k) - len(q)) if is_causal else len(k)
+        scores = [
+            sum(a * b for a, b in zip(query, key, strict=True))
+            / math.sqrt(len(query))
+            for key in k[:seen]
+        ]
+        top = max(scores, default=-math.inf)
+        powers = [math.exp(score - top) for score in scores]
+        total = sum(powers)
+        outs.append(
+            [
+                sum(p * value[c] for p, value in zip(powers, v, strict=False))
+                / (total or 1)
+                for c in range(len(v[0]))
+            ]
+        )
+        sums.append(top + math.log(total or 1))
+    return outs, sums
+
+
+@_flash_wrong(
     "a loop over heads; plausible",
     "You go over batch and heads one by one and compute plain attention for "
     "each: the scores of one head are there as a whole. Tile queries and "
@@ -4281,63 +4432,78 @@ def flash_forward_in_place(q, k, v, **how):
 
 @oracle(
     "FlashAttention",
-    evidence="F.sdpa and autograd in float64, one query at a time with the "
-    "keys it sees",
+    evidence="the chain rule through the log-sum-exp, by autograd of single "
+    "tiles in float64: no formula of the softmax's gradient",
 )
-class FlashAttentionRows(torch.autograd.Function):
+class FlashAttentionChainRule(torch.autograd.Function):
     @staticmethod
-    def rows(q, k, is_causal):
-        Tq, Tk = q.shape[-2], k.shape[-2]
-        for i in range(Tq):
-            end = i + 1 + Tk - Tq if is_causal else Tk
-            if end > 0:
-                yield slice(i, i + 1), slice(0, end)
+    def tiles(q, k, is_causal):
+        ahead = k.shape[-2] - q.shape[-2]
+        for i in torch.arange(q.shape[-2]).split(16):
+            for j in torch.arange(k.shape[-2]).split(16):
+                yield i, j, is_causal & (j > i[:, None] + ahead)
+
+    @staticmethod
+    def scores(q, k, hidden):
+        s = torch.einsum("...id,...jd->...ij", q, k) / q.shape[-1] ** 0.5
+        return s.masked_fill(hidden, -math.inf)
 
     @staticmethod
     def forward(ctx, q, k, v, is_causal=False):
-        ctx.save_for_backward(q, k, v)
-        ctx.is_causal = is_causal
+        cls, dtype = FlashAttentionChainRule, q.dtype
+        q, k, v = (x.detach().double() for x in (q, k, v))
+        lse = torch.full_like(q[..., :1], -math.inf)
+        for i, j, hidden in cls.tiles(q, k, is_causal):
+            s = cls.scores(q[..., i, :], k[..., j, :], hidden)
+            own = s.logsumexp(-1, keepdim=True)
+            lse[..., i, :] = torch.logaddexp(lse[..., i, :], own)
+        lse = lse.masked_fill(lse == -math.inf, math.inf)  # exp(s - inf) = 0
         out = q.new_zeros(*q.shape[:-1], v.shape[-1])
-        for row, seen in FlashAttentionRows.rows(q, k, is_causal):
-            out[..., row, :] = F.scaled_dot_product_attention(
-                q[..., row, :].double(),
-                k[..., seen, :].double(),
-                v[..., seen, :].double(),
-            ).to(q.dtype)
-        return out
+        for i, j, hidden in cls.tiles(q, k, is_causal):
+            s = cls.scores(q[..., i, :], k[..., j, :], hidden)
+            out[..., i, :] += torch.exp(s - lse[..., i, :]) @ v[..., j, :]
+        ctx.save_for_backward(q.to(dtype), k.to(dtype), v.to(dtype), lse)
+        ctx.is_causal = is_causal
+        return out.to(dtype)
 
     @staticmethod
     def backward(ctx, d_out):
-        q, k, v = ctx.saved_tensors
-        grads = [torch.zeros_like(x, dtype=torch.float64) for x in (q, k, v)]
-        for row, seen in FlashAttentionRows.rows(q, k, ctx.is_causal):
-            places = row, seen, seen
-            with torch.enable_grad():
-                parts = [
-                    x[..., at, :].detach().double().requires_grad_()
-                    for x, at in zip((q, k, v), places, strict=True)
-                ]
-                s = parts[0] @ parts[1].mT / math.sqrt(q.shape[-1])
-                out = s.softmax(-1) @ parts[2]
-            own = torch.autograd.grad(out, parts, d_out[..., row, :].double())
-            for grad, part, at in zip(grads, own, places, strict=True):
-                grad[..., at, :] += part
-        return *(g.to(q.dtype) for g in grads), None
+        dtype, d_out = d_out.dtype, d_out.double()
+        given = [x.double() for x in ctx.saved_tensors]
+        grads = [torch.zeros_like(x) for x in given]
+
+        def sweep(value):
+            cls = FlashAttentionChainRule
+            for i, j, hidden in cls.tiles(*given[:2], ctx.is_causal):
+                places = i, j, j, i
+                with torch.enable_grad():
+                    a, b, c, lse = parts = [
+                        x[..., at, :].detach().requires_grad_()
+                        for x, at in zip(given, places, strict=True)
+                    ]
+                    p = torch.exp(cls.scores(a, b, hidden) - lse)
+                    total = value(p, c, i).sum()
+                own = torch.autograd.grad(total, parts, materialize_grads=True)
+                for grad, part, at in zip(grads, own, places, strict=True):
+                    grad[..., at, :] += part
+
+        sweep(lambda p, c, i: p @ c * d_out[..., i, :])
+        d_lse = grads[3].clone()
+        # The log-sum-exp comes from the scores, too: its derivative is p.
+        sweep(lambda p, c, i: p * d_lse[..., i, :])
+        return *(grad.to(dtype) for grad in grads[:3]), None
 
 
 class _Own(torch.autograd.Function):
     """A right FlashAttention in pieces, found through the class in use."""
 
-    size = 16
+    block_q = block_k = 16
 
     @staticmethod
     def forward(ctx, q, k, v, is_causal=False):
         cls = ctx._forward_cls
-        flash = cls.flash()
-        size = cls.size
-        out, lse = flash(
-            q, k, v, block_q=size, block_k=size, is_causal=is_causal
-        )
+        blocks = {"block_q": cls.block_q, "block_k": cls.block_k}
+        out, lse = cls.flash()(q, k, v, **blocks, is_causal=is_causal)
         cls.save(ctx, q, k, v, out, cls.kept(lse))
         ctx.is_causal = is_causal
         return out
@@ -4407,12 +4573,12 @@ class _Own(torch.autograd.Function):
         delta = cls.delta(d_out, out)
         scale_q, scale_k = cls.scales(d)
         dq, dk, dv = (torch.zeros_like(x) for x in (q, k, v))
-        for start in range(0, Tq, cls.size):
-            i = torch.arange(start, min(start + cls.size, Tq))
-            rows = slice(start, start + cls.size)
-            for begin in range(0, Tk, cls.size):
-                j = torch.arange(begin, min(begin + cls.size, Tk))
-                at = slice(begin, begin + cls.size)
+        for start in range(0, Tq, cls.block_q):
+            i = torch.arange(start, min(start + cls.block_q, Tq))
+            rows = slice(start, start + cls.block_q)
+            for begin in range(0, Tk, cls.block_k):
+                j = torch.arange(begin, min(begin + cls.block_k, Tk))
+                at = slice(begin, begin + cls.block_k)
                 s = q[..., rows, :] @ k[..., at, :].mT
                 s = s * cls.recomputed_scale(d)
                 if ctx.is_causal:
@@ -4428,7 +4594,7 @@ class _Own(torch.autograd.Function):
         return cls.results(dq, dk, dv)
 
 
-@right("FlashAttention", evidence="K79 lse saved, δ from dO∘O")
+@right("FlashAttention", evidence="K79 lse saved, Δ from dO∘O")
 class FlashAttentionPieces(_Own):
     pass
 
@@ -4505,7 +4671,7 @@ class FlashAttentionTileAutograd(_Own):
                     if ctx.is_causal:
                         p = p * (j <= i[:, None] + ahead)
                     up = d_out[..., i, :]
-                    # p as a function of s, with its sum held fixed by δ.
+                    # p as a function of s, with its sum held fixed by Δ.
                     loss = (p @ c * up).sum() - (
                         p.sum(-1) * delta[..., i]
                     ).sum()
@@ -4521,7 +4687,7 @@ def _function_wrong(evidence, hint):
 
 @_function_wrong(
     "M345 the delta term is missing",
-    "dS lacks the term δ = rowsum(dO∘O), which comes from the softmax's "
+    "dS lacks the term Δ = rowsum(dO∘O), which comes from the softmax's "
     "denominator. dV is right without it.",
 )
 class FlashAttentionNoDelta(_Own):
@@ -4531,8 +4697,8 @@ class FlashAttentionNoDelta(_Own):
 
 
 @_function_wrong(
-    "δ from one tile; plausible",
-    "δ is taken as rowsum(P∘dP) of the tile at hand. It sums over all keys: "
+    "Δ from one tile; plausible",
+    "Δ is taken as rowsum(P∘dP) of the tile at hand. It sums over all keys: "
     "rowsum(dO∘O) is the same number, and needs no tile.",
 )
 class FlashAttentionTileDelta(_Own):
@@ -4542,8 +4708,8 @@ class FlashAttentionTileDelta(_Own):
 
 
 @_function_wrong(
-    "δ without the upstream gradient; plausible",
-    "δ does not depend on both dO and O as it should: it is the sum of "
+    "Δ without the upstream gradient; plausible",
+    "Δ does not depend on both dO and O as it should: it is the sum of "
     "their products along a row.",
 )
 class FlashAttentionDeltaOut(_Own):
@@ -4554,7 +4720,7 @@ class FlashAttentionDeltaOut(_Own):
 
 @_function_wrong(
     "mean for sum; plausible",
-    "δ is a mean along the row where a sum is due.",
+    "Δ is a mean along the row where a sum is due.",
 )
 class FlashAttentionDeltaMean(_Own):
     @classmethod
@@ -4564,7 +4730,7 @@ class FlashAttentionDeltaMean(_Own):
 
 @_function_wrong(
     "sign; common",
-    "dS has the wrong sign for q and k: δ is subtracted from dP, not the "
+    "dS has the wrong sign for q and k: Δ is subtracted from dP, not the "
     "other way round.",
 )
 class FlashAttentionSign(_Own):
@@ -4743,6 +4909,31 @@ class FlashAttentionInNumpy(_Own):
             return flash_forward_in_numpy(q, k, v, **how)
 
         return forward
+
+
+@_function_wrong(
+    "review: numpy in the backward pass was not seen",
+    "In the backward pass the numbers leave PyTorch's tensors for arrays, "
+    "where the check cannot measure what you hold. Compute with tensors, tile "
+    "by tile.",
+)
+class FlashAttentionBackwardInNumpy(_Own):
+    @classmethod
+    def weights(cls, s, lse):
+        safe = np.where(np.isneginf(lse.numpy()), np.inf, lse.numpy())
+        return torch.from_numpy(np.exp(s.numpy() - safe[..., None]))
+
+
+@_function_wrong(
+    "review: attention in Python's floats passed",
+    "Numbers leave PyTorch's tensors one by one, with item() or float(), and "
+    "the attention is computed in Python's, where the check cannot measure "
+    "what you hold. Compute with tensors, tile by tile.",
+)
+class FlashAttentionByFloats(_Own):
+    @classmethod
+    def flash(cls):
+        return flash_forward_by_floats
 
 
 @_function_wrong(
@@ -4965,7 +5156,26 @@ class FlashAttentionPlainBackward(_Own):
     "to that, so that a small text has several.",
 )
 class FlashAttentionLargeTiles(_Own):
-    size = 64
+    block_q = block_k = 64
+
+
+@_function_wrong(
+    "review: one query at a time passed",
+    "Each query meets all its keys at once, one query after the other, as in "
+    "an ordinary softmax. Such a row grows with the text, and no chip holds "
+    "it: take at most 16 keys at a time, too.",
+)
+class FlashAttentionSingleQueries(_Own):
+    block_q, block_k = 1, 10**6
+
+
+@_function_wrong(
+    "tiles of keys only; plausible",
+    "Only the keys are tiled: all queries meet each tile at once. Take at "
+    "most 16 queries at a time, too.",
+)
+class FlashAttentionKeyTiles(_Own):
+    block_q = 10**6
 
 
 @_function_wrong(
