@@ -478,13 +478,18 @@ def attention_inputs(rng):
     first_blocked[:, 0] = False
 
     # Hidden values are huge, and every visible score lies far below any
-    # finite fill; whole numbers keep the scores exact.
+    # finite fill. One visible key has the weight 1, however its score is
+    # rounded on the way.
     low = (
-        np.array([[1e5]]),
-        -np.array([[1e6], [1e6], [1e6 + 1e-5], [0.0]]),
+        np.array([[1.0]]),
+        -np.array([[1e3], [1e3 + 1], [1e3 + 2], [0.0]]),
         np.array([[1.0], [2.0], [3.0], [1e6]]),
     )
-    visible = np.array([[True, True, True, False]])
+    lowest = (
+        np.array([[1e5]]),
+        np.array([[-1e6], [0.0]]),
+        np.array([[1.0], [1e6]]),
+    )
     poisoned = (square[0], square[1].copy(), square[2].copy())
     poisoned[1][:, -1] *= 50
     poisoned[2][:, -1] = 1e6
@@ -494,6 +499,12 @@ def attention_inputs(rng):
     # Every score exceeds float16's 65,504, whatever the draw.
     big = tuple(
         (np.abs(part) + 1) * 300 for part in qkv(Tq=2, Tk=3, d=4, dv=1)[:2]
+    )
+    # Large values that nearly cancel show weights rounded to 3 digits.
+    nearly_even = (
+        rng.uniform(-0.02, 0.02, (12, 1)),
+        np.array([[1.0], [-1.0]]),
+        np.array([[2e3], [-2e3]]),
     )
     up = rng.randn(2, 5, 3)
     return {
@@ -513,13 +524,11 @@ def attention_inputs(rng):
         "floating mask, scaled": case(*square, attn_mask=added, scale=2.0),
         "hidden poison": case(*poisoned, attn_mask=hide_last),
         "low scores": case(
-            np.array([[1.0]]),
-            -np.array([[1e3], [1e3 + 1], [1e3 + 2], [0.0]]),
-            low[2],
-            attn_mask=visible,
-            scale=1.0,
+            *low, attn_mask=np.array([[True, True, True, False]]), scale=1.0
         ),
-        "very low scores": case(*low, attn_mask=visible, scale=1.0),
+        "very low scores": case(
+            *lowest, attn_mask=np.array([[True, False]]), scale=1.0
+        ),
         "causal": case(*square, is_causal=True),
         "causal, hidden poison": case(*poisoned, is_causal=True),
         "causal, one new query": case(*one, is_causal=True),
@@ -546,6 +555,7 @@ def attention_inputs(rng):
         "float32": case(*(part.astype("float32") for part in square)),
         "float16": case(*half, dtype="float16"),
         "float16, large": case(*big, half[2][:3], dtype="float16"),
+        "float16, large values": case(*nearly_even, dtype="float16"),
         "bfloat16": case(*half, dtype="bfloat16"),
     }
 
@@ -654,6 +664,7 @@ scaled_dot_product_attention = Exercise(
             "half precision",
             "float16",
             "float16, large",
+            "float16, large values",
             tol=2e-3,
             because=HALF,
             says=(
@@ -682,7 +693,8 @@ def masked_softmax_inputs(rng):
     dead = rng.rand(4, 5) < 0.6
     dead[:, 0] = True
     dead[1] = False
-    low = np.array([[-1e11, -1e11 + 1, 0.0], [0.0, -3e38, -3e38]])
+    # One visible score has the weight 1, however it is rounded on the way.
+    low = np.array([[-1e11, 1.0, 0.0], [0.0, -3e38, 2.0]])
     return {
         "one row": case(
             rng.randn(1, 3).round(2), np.array([[True, False, True]])
@@ -697,7 +709,7 @@ def masked_softmax_inputs(rng):
             np.array([[True, False, True], [True, True, False]]),
         ),
         "very low scores": case(
-            low, np.array([[True, True, False], [False, True, True]])
+            low, np.array([[True, False, False], [False, True, False]])
         ),
         "large scores": case(rng.randn(3, 5) * 1e4, rng.rand(3, 5) < 2),
         "a row that sees nothing": case(
@@ -880,7 +892,7 @@ def additive_inputs(rng):
         "different widths": case(*plain),
         "equal widths": case(*equal),
         "large states": case(plain[0] * 30, *plain[1:]),
-        "large weights": case(*plain[:4], plain[4] * 300),
+        "large weights": case(*plain[:4], plain[4] * 3000),
         "views": case(*plain, strided=True),
         "keep": case(*plain, keep),
         "keep, equal sizes": case(
@@ -1051,6 +1063,10 @@ def backward_inputs(rng):
     ]
     causal = np.tril(np.ones((3, 3), bool))
     everything = np.ones((1, 1), bool)
+    # Scores below -10,000 where visible, above 10,000 where hidden.
+    some = np.array([True, False, True, True, False])
+    poles = np.where(some, -1.0, 1.0)[:, None] * (1 + np.abs(plain[1]))
+    far = (1e4 * (1 + np.abs(plain[0])), poles, plain[2], some, up)
     return {
         "one query": case(
             *(part.round(1) for part in tiny),
@@ -1068,6 +1084,7 @@ def backward_inputs(rng):
         "large scores": case(
             plain[0] * 1e4, *plain[1:], np.ones((3, 5), bool), up
         ),
+        "large scores, the largest hidden": case(*far),
         "views": case(*plain, mask, up, strided=True),
     }
 
@@ -1123,10 +1140,11 @@ attention_backward = Exercise(
         values(
             "large scores",
             "large scores",
+            "large scores, the largest hidden",
             points=0.5,
             says=(
                 "Scores of ±10,000 must not overflow: subtract each row's "
-                "maximum first."
+                "maximum first, that of the visible scores."
             ),
         ),
     ),

@@ -320,6 +320,13 @@ def _ramp(x):
     return (t[:, None] * (c + 1)).sin()
 
 
+def _last_number(x):
+    """1 more in the last channel of the last position."""
+    y = x.clone()
+    y[..., -1, -1] += 1
+    return y
+
+
 FUNCTIONS = {
     "three_times": lambda x: 3 * x,
     "attention": _attended,
@@ -328,6 +335,11 @@ FUNCTIONS = {
     "add_positions": lambda x: x + _ramp(x),
     "running_sum": lambda x: x.cumsum(-2),
     "first_position": lambda x: x[..., :1, :].expand(x.shape).clone(),
+    # The gap is 0 in the first example, in the sum over channels, and at most
+    # places.
+    "later_examples": lambda x: torch.cat([x[:1], x[1:] + _ramp(x)]),
+    "opposite_channels": lambda x: x + _ramp(x)[:, :1] * torch.tensor([1, -1]),
+    "last_number": _last_number,
     "sorted_in_time": lambda x: x.sort(-2).values,
     # So faint that torch.allclose with its defaults takes it for nothing.
     "faint_positions": lambda x: x + 5e-9 * _ramp(x),
@@ -348,7 +360,8 @@ def gap_inputs(rng):
     def x(*shape):
         return rng.randn(*shape)
 
-    rising = np.sort(x(3, 2).round(2), axis=0) + np.arange(3)[:, None]
+    # In one channel, so that all entries of the gap are the same.
+    rising = np.sort(x(3, 1).round(2), axis=0) + np.arange(3)[:, None]
     return {
         "three times": on("three_times", x(3, 1).round(1), cycle(3)),
         "attention": on("attention", x(2, 5, 3), cycle(5)),
@@ -369,6 +382,9 @@ def gap_inputs(rng):
         "a swap of positions": on(
             "add_positions", x(4, 3), np.array([1, 0, 3, 2])
         ),
+        "later examples": on("later_examples", x(3, 5, 2), cycle(5)),
+        "opposite channels": on("opposite_channels", x(5, 2), cycle(5)),
+        "one place": on("last_number", x(5, 3), cycle(5)),
         "a faint trace": on("faint_positions", x(2, 5, 3), cycle(5)),
         "large outputs": on(
             "huge_positions", x(3, 1).round(1), np.array([1, 2, 0])
@@ -394,6 +410,9 @@ SEEING = (
     "an invariant function",
     "a rising input",
     "a swap of positions",
+    "later examples",
+    "opposite channels",
+    "one place",
 )
 
 
@@ -542,6 +561,7 @@ def rope_inputs(rng):
         "far away": case(one, T5 + 3000),
         "another base": case(one, T5, float(rng.randint(50, 500))),
         "another base by name": case(one, T5, base=5e5),
+        "half split, another base": case(one, T5, 100.0, interleaved=False),
         "gradient": case(one, T5, upstream=[up]),
         "float32": case(one.astype("float32"), T5),
         "float16": case(one, T5 + 900, dtype="float16"),
@@ -683,6 +703,7 @@ apply_rope = Exercise(
             "base",
             "another base",
             "another base by name",
+            "half split, another base",
             points=0.25,
             tol=1e-5,
             because=ANGLES,

@@ -94,6 +94,8 @@ def layer_norm_inputs(rng):
     shared = norm_cases(rng, "bias")
     offset = 100 + 1e-3 * rng.randn(3, 7)
     weights = draw(rng, {"weight": (7,)})
+    # float16 holds these numbers, but hardly any of their means.
+    halves = 1000 + rng.randint(-3, 4, (8, 7)) / 2
     return {
         **shared,
         "an equal row": module_case(
@@ -103,6 +105,12 @@ def layer_norm_inputs(rng):
         ),
         "far from 0": module_case(
             ((7,), {}), draw(rng, {"weight": (7,), "bias": (7,)}), offset
+        ),
+        "float16, far from 0": module_case(
+            ((7,), {}),
+            draw(rng, {"weight": (7,), "bias": (7,)}),
+            halves,
+            dtype="float16",
         ),
         "without a bias": module_case(
             ((7,), {"bias": False}), weights, rng.randn(2, 7)
@@ -188,6 +196,7 @@ LayerNorm = Exercise(
             "half precision",
             "float16",
             "float16, large",
+            "float16, far from 0",
             points=0.25,
             tol=4e-3,
             because=HALF,
@@ -564,7 +573,8 @@ def set_weights(D, **given):
 def dropped_cases(x):
     """Blocks of which one branch is 1 everywhere, in train mode.
 
-    What dropout does is then seen in the support of output − x.
+    What dropout does is then seen in the support of output − x. The branch
+    gets its 1 from the norm's bias, so dropout on the way shows as well.
     """
     D = x.shape[-1]
 
@@ -576,16 +586,21 @@ def dropped_cases(x):
             mode="train",
         )
 
-    v_bias = np.append(np.zeros(2 * D), np.ones(D))
+    mean = np.full((D, D), 1 / D)
     hidden = 0.5 * (1 + math.erf(math.sqrt(0.5)))  # GELU of 1
     return {
         "dropout after attention": one(**{"attn.out_proj.bias": np.ones(D)}),
         "dropout of the weights": one(
-            **{"attn.qkv_proj.bias": v_bias, "attn.out_proj.weight": np.eye(D)}
+            **{
+                "ln1.bias": np.ones(D),
+                "attn.qkv_proj.weight": np.vstack([0 * mean, 0 * mean, mean]),
+                "attn.out_proj.weight": np.eye(D),
+            }
         ),
         "dropout after the MLP": one(
             **{
-                "mlp.fc1.bias": np.ones(4 * D),
+                "ln2.bias": np.ones(D),
+                "mlp.fc1.weight": np.vstack([mean] * 4),
                 "mlp.fc2.weight": np.full((D, 4 * D), 0.25 / D / hidden),
             }
         ),
@@ -597,7 +612,7 @@ def support(module, one):
 
     returns: {"eval": the mean without dropout, "values": the distinct values
         with dropout, as a text, before and after a call in eval mode,
-        "kept": share of them that is not 0, in eighths}
+        "kept": share of them that is not 0, in eighths, "apart": see below}
     """
     x = torch.from_numpy(one["args"][0])
 
@@ -614,6 +629,17 @@ def support(module, one):
         "eval": round(still.mean().item(), 3),
         "values": [_distinct(first), _distinct(second)],
         "kept": round(8 * kept.double().mean().item()) / 8,
+        "apart": _apart(first.abs()),
+    }
+
+
+def _apart(sizes):
+    """Whether any token has lost some entries, and some heads more."""
+    dropped = sizes < 1e-9
+    least = sizes.masked_fill(dropped, math.inf).amin(1)
+    return {
+        "entries": bool((dropped.any(1) & ~dropped.all(1)).any()),
+        "heads": bool((sizes.amax(1) > least + 1e-9).any()),
     }
 
 
@@ -709,6 +735,11 @@ def _dropout_places(seen, want, inputs):
             return Failure(
                 f"{name}: in eval mode the branch is "
                 f"{got['eval']} instead of {due['eval']}"
+            )
+        if got["apart"] != due["apart"]:
+            return Failure(
+                f"{name}: all entries or all heads of a token are dropped "
+                "together, not each by itself"
             )
         if got != due:
             first, second = got["values"]
@@ -1918,11 +1949,9 @@ ViT = Exercise(
 
 
 def block_backward_inputs(rng):
-    def one(B, T, D, H, wide=4, size=1.0, peaked=1.0):
-        params = draw(rng, block_shapes(D, wide=wide))
-        params["attn.qkv_proj.weight"] *= peaked
+    def one(B, T, D, H, wide=4, size=1.0):
         return {
-            "params": params,
+            "params": draw(rng, block_shapes(D, wide=wide)),
             "x": rng.randn(B, T, D) * size,
             "dout": rng.randn(B, T, D),
             "n_heads": H,
@@ -1931,6 +1960,15 @@ def block_backward_inputs(rng):
     # One weight, so 1 whatever the score; exp(14,000) is infinite.
     large = one(1, 1, 4, 2, wide=2)
     large["params"]["attn.qkv_proj.bias"][:8] = 100.0  # of q and k
+    # A token's score with itself is −7,200, all others lie above it, so the
+    # first row's only visible score lies far below the hidden ones.
+    peaked = one(1, 6, 4, 1, wide=2)
+    queries = 60 * np.eye(4)
+    peaked["params"] |= {"ln1.weight": np.ones(4), "ln1.bias": np.zeros(4)}
+    peaked["params"]["attn.qkv_proj.weight"][:8] = np.vstack(
+        [queries, -queries]
+    )
+    peaked["params"]["attn.qkv_proj.bias"][:8] = 0.0
 
     return {
         "one token": one(1, 1, 2, 1),
@@ -1940,7 +1978,7 @@ def block_backward_inputs(rng):
         "another width of the MLP": one(2, 3, 4, 1, wide=3),
         "a large stream": one(1, 3, 4, 2, wide=2, size=100.0),
         "rows close to equal": one(1, 3, 4, 2, wide=2, size=1e-3),
-        "peaked attention": one(1, 4, 4, 2, wide=2, peaked=100.0),
+        "peaked attention": peaked,
         "a large score": large,
     }
 

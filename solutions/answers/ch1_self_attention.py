@@ -247,9 +247,10 @@ def softmax_global_maximum(x, dim=-1):
 @wrong(
     "softmax",
     hint=(
-        "Your shift is never below 0, so rows of very negative scores stay "
-        "where they are, underflow to zeros and divide 0 by 0. The largest "
-        "exponent should be exactly 0 in every row, whatever its sign."
+        "Your shift is never below 0, so it does not lift rows of very "
+        "negative scores: they underflow to zeros and divide 0 by 0. The "
+        "largest exponent should be exactly 0 in every row, whatever its "
+        "sign."
     ),
     evidence="M004 FluxML/NNlib.jl#43",
 )
@@ -426,9 +427,10 @@ def softmax_sum_axis_dropped(x, dim=-1):
 @wrong(
     "softmax",
     hint=(
-        "You subtract the smallest score of each row, so no exponent is "
-        "negative and the large ones overflow all the more. Which score of "
-        "the row has to end up at 0, so that no exponent is positive?"
+        "What you subtract from a row is not its largest score (the smallest, "
+        "or the one in the middle), so positive exponents are left and a "
+        "large one overflows. Which score of the row has to end up at 0, so "
+        "that no exponent is positive?"
     ),
     evidence="fresh reader: minimum for maximum",
 )
@@ -462,6 +464,33 @@ def softmax_epsilon_in_own_dtype(x, dim=-1):
 )
 def softmax_not_divided(x, dim=-1):
     return (_wide(x) - _wide(x).amax(dim, keepdim=True)).exp().to(x.dtype)
+
+
+@wrong(
+    "softmax",
+    hint=(
+        "You take the maximum along the last axis and the sum along dim. What "
+        "you subtract has to be the same number throughout a slice along dim, "
+        "or it does not cancel: pass dim on to both."
+    ),
+    evidence="hunt: one of two reductions with dim",
+)
+def softmax_maximum_of_last_axis(x, dim=-1):
+    e = torch.exp(_wide(x) - _wide(x).amax(-1, keepdim=True))
+    return (e / e.sum(dim, keepdim=True)).to(x.dtype)
+
+
+# Shown by: a negative dim other than -1.
+@wrong(
+    "softmax",
+    hint=(
+        "You take every negative dim for the last axis. −3 is the third axis "
+        "from the end: torch counts so by itself if you pass dim on as it is."
+    ),
+    evidence="hunt: dim=-1 treated as a case of its own",
+)
+def softmax_negative_dim_is_last(x, dim=-1):
+    return _softmax(_wide(x), max(dim, -1)).to(x.dtype)
 
 
 # 1.2 score_std
@@ -563,9 +592,9 @@ def score_std_from_formula(d_k, n, scale, seed=0):
 @wrong(
     "score_std",
     hint=(
-        "You draw without using seed, so two calls with the same arguments "
-        "give different numbers and nobody can repeat your measurement. "
-        "Start a generator from seed inside the function."
+        "You draw (q or k, or both) without using seed, so two calls with "
+        "the same arguments give different numbers and nobody can repeat "
+        "your measurement. Start a generator from seed inside the function."
     ),
     evidence="curriculum 1.2: the same seed gives the same number",
 )
@@ -776,6 +805,21 @@ def score_std_d_undivided(d_k, n, scale, seed=0):
     q, k = _draw(d_k, n, seed)
     divisor = math.sqrt(d_k) if scale == "sqrt" else 1
     return float((q * k).sum(-1).std() / divisor)
+
+
+# Shown by: two calls with seed 0.
+@wrong(
+    "score_std",
+    hint=(
+        "Without a seed you do not use seed 0, or you take a seed of 0 for "
+        'none (as "if seed" and "seed or …" do). The default is 0, and 0 '
+        "is a seed like any other."
+    ),
+    evidence="hunt: seed or None, and other defaults",
+)
+def score_std_zero_seed_lost(d_k, n, scale, seed=0):
+    q, k = np.random.default_rng(seed or None).standard_normal((2, n, d_k))
+    return float((q * k).sum(-1).std() / _divisor(d_k, scale))
 
 
 # 1.3 softmax_jacobian
@@ -1453,6 +1497,22 @@ def causal_mask_plain_tril(Tq, Tk, *, align="lower_right"):
     return _causal(Tq, Tk, 0)
 
 
+# Shown by: Tq < Tk under lower_right.
+@wrong(
+    "causal_mask",
+    hint=(
+        "With more keys than queries each query lacks a key, its own: your "
+        "count of the older keys is one too small. Ask how many keys the last "
+        "of Tq queries sees."
+    ),
+    evidence="hunt: off by one in the offset, square masks right",
+)
+def causal_mask_one_short_with_cache(Tq, Tk, *, align="lower_right"):
+    _known(align)
+    offset = Tk - Tq if align == "lower_right" else 0
+    return _causal(Tq, Tk, offset - (offset > 0))
+
+
 # 1.5 scaled_dot_product_attention
 
 
@@ -1605,6 +1665,16 @@ def sdpa_folded_batch(
     weights = torch.cat([spare, scores], -1).softmax(-1)[..., 1:]
     out = torch.bmm(weights, v3).reshape(*q.shape[:-1], v.shape[-1])
     return out.to(q.dtype), weights.reshape(shape).to(q.dtype)
+
+
+@right("scaled_dot_product_attention", evidence="K30 log-sum-exp")
+def sdpa_log_sum_exp(q, k, v, *, attn_mask=None, is_causal=False, scale=None):
+    scores = _scores(q, k, scale)
+    scores, keep = _apply_masks(scores, attn_mask, is_causal)
+    scores = scores.masked_fill(~keep, -math.inf)
+    dead = ~keep.any(-1, keepdim=True)
+    total = scores.masked_fill(dead, 0).logsumexp(-1, keepdim=True)
+    return _attend((scores - total).exp(), v, q.dtype)
 
 
 @wrong(
@@ -2540,6 +2610,59 @@ def sdpa_boolean_masks_only(
     return _attend(_masked(scores, keep), v, q.dtype)
 
 
+# Shown by: visible scores below the fill.
+@wrong(
+    "scaled_dot_product_attention",
+    hint=(
+        "You fill hidden scores with a large finite number (−1e9, say) and "
+        "zero their weights afterwards. That clears dead rows, but visible "
+        "scores may lie below the fill: then the hidden ones take all the "
+        "weight before you clear them. Fill with negative infinity."
+    ),
+    evidence="M049, with a second mask after the softmax",
+)
+def sdpa_fill_minus_1e9_then_zero(
+    q, k, v, *, attn_mask=None, is_causal=False, scale=None
+):
+    scores, keep = _apply_masks(_scores(q, k, scale), attn_mask, is_causal)
+    weights = scores.masked_fill(~keep, -1e9).softmax(-1) * keep
+    return _attend(weights, v, q.dtype)
+
+
+# Shown by: is_causal together with a floating mask.
+@wrong(
+    "scaled_dot_product_attention",
+    hint=(
+        "With a floating mask is_causal does nothing. Where both are given, "
+        "both apply: hide the future, and add the mask."
+    ),
+    evidence="M066, for floating masks only",
+)
+def sdpa_float_mask_replaces_causal(
+    q, k, v, *, attn_mask=None, is_causal=False, scale=None
+):
+    floating = attn_mask is not None and attn_mask.dtype != torch.bool
+    is_causal = is_causal and not floating
+    return _sdpa(q, k, v, attn_mask, is_causal, scale)
+
+
+# Shown by: half-precision values that nearly cancel.
+@wrong(
+    "scaled_dot_product_attention",
+    hint=(
+        "You round the weights to half precision before they average the "
+        "values, and where large values nearly cancel, 3 digits are not "
+        "enough. Convert both results at the end, after the product."
+    ),
+    evidence="transformers: softmax(dtype=float32).to(q.dtype) @ v",
+)
+def sdpa_weights_in_half(
+    q, k, v, *, attn_mask=None, is_causal=False, scale=None
+):
+    _, weights = _sdpa(q, k, v, attn_mask, is_causal, scale)
+    return weights @ v, weights
+
+
 # 1.6 masked_softmax
 
 
@@ -2588,6 +2711,14 @@ def masked_softmax_log_sum_exp(scores, keep):
     # The detached form has the right values; restore the gradient.
     norm = p.sum(-1, keepdim=True)
     return (p / norm.masked_fill(norm == 0, 1)).to(scores.dtype)
+
+
+@right("masked_softmax", evidence="K30 log-sum-exp as it stands")
+def masked_softmax_log_sum_exp_alone(scores, keep):
+    wide = _wide(scores).masked_fill(~keep, -math.inf)
+    dead = ~keep.any(-1, keepdim=True)
+    total = wide.masked_fill(dead, 0).logsumexp(-1, keepdim=True)
+    return (wide - total).exp().to(scores.dtype)
 
 
 @right("masked_softmax", evidence="a spare column takes the dead rows")
@@ -2912,10 +3043,10 @@ def masked_softmax_renormalised_unguarded(scores, keep):
 @wrong(
     "masked_softmax",
     hint=(
-        "You fill hidden scores with −1e9 and zero their weights afterwards. "
-        "That clears dead rows, but visible scores may lie below −1e9: then "
-        "the hidden ones take all the weight before you clear them. Fill "
-        "with negative infinity."
+        "You fill hidden scores with a large finite number (−1e9, say) and "
+        "zero their weights afterwards. That clears dead rows, but visible "
+        "scores may lie below the fill: then the hidden ones take all the "
+        "weight before you clear them. Fill with negative infinity."
     ),
     evidence="M049, with a second mask after the softmax",
 )
@@ -2955,6 +3086,41 @@ def masked_softmax_exponentials_times_keep(scores, keep):
     e = _wide(scores).exp() * keep
     total = e.sum(-1, keepdim=True)
     return (e / total.masked_fill(total == 0, 1)).to(scores.dtype)
+
+
+# Shown by: visible scores below -100.
+@wrong(
+    "masked_softmax",
+    hint=(
+        "You add the logarithm of keep plus a tiny number, about −100 at "
+        "hidden places. That is an ordinary score: low visible scores lose to "
+        "it, and a row with nothing visible is averaged. Fill with negative "
+        "infinity."
+    ),
+    evidence="AllenNLP masked_log_softmax: (mask + 1e-45).log()",
+)
+def masked_softmax_log_of_keep(scores, keep):
+    wide = _wide(scores)
+    return (
+        (wide + (keep.to(wide.dtype) + 1e-45).log())
+        .softmax(-1)
+        .to(scores.dtype)
+    )
+
+
+# Shown by: gradients, which raise.
+@wrong(
+    "masked_softmax",
+    hint=(
+        "Your weights are right, but no gradient can be computed: something "
+        "on the way leaves the graph, such as detach(), .data, numpy() or a "
+        "block under no_grad()."
+    ),
+    evidence="hunt; K05 in the wrong place",
+)
+def masked_softmax_detached(scores, keep):
+    keep = keep.expand_as(scores)
+    return _masked(_wide(scores.detach()), keep).to(scores.dtype)
 
 
 # 1.6 padding_mask
@@ -3537,6 +3703,23 @@ def additive_attention_axes_exchanged(s, h, W, U, v, keep=None):
 )
 def additive_attention_no_softmax(s, h, W, U, v, keep=None):
     return _attend(_additive_scores(s, h, W, U, v), h, s.dtype)
+
+
+# Shown by: scores above 709 (float64).
+@wrong(
+    "additive_attention",
+    hint=(
+        "You exponentiate the scores as they are, and large ones overflow: "
+        "infinity divided by infinity is NaN. tanh lies between −1 and 1, but "
+        "v may be large. Subtract each row's maximum, or use torch.softmax."
+    ),
+    evidence="M001 in this exercise",
+)
+def additive_attention_no_maximum(s, h, W, U, v, keep=None):
+    e = _additive_scores(s, h, W, U, v).exp()
+    e = e if keep is None else e.masked_fill(~keep[:, None], 0)
+    total = e.sum(-1, keepdim=True)
+    return _attend(e / total.masked_fill(total == 0, 1), h, s.dtype)
 
 
 # 1.7 luong_score
@@ -4285,6 +4468,44 @@ def attention_backward_nan_replaced(q, k, v, keep, dout):
         ds = _score_gradients(p, dout @ _swap(v))
         grads = _gradients(q, k, p, ds, dout)
     return tuple(np.nan_to_num(grad) for grad in grads)
+
+
+# Shown by: rows of large scores, far from each other.
+@wrong(
+    "attention_backward",
+    hint=(
+        "You subtract the maximum of all scores, so a row far below it "
+        "underflows to zeros, and 0/0 is NaN or the row gets no weight at "
+        "all. Each row needs its own maximum."
+    ),
+    evidence="M003 in the recomputation",
+)
+def attention_backward_global_maximum(q, k, v, keep, dout):
+    s = np.where(keep, q @ _swap(k) / math.sqrt(q.shape[-1]), -np.inf)
+    e = np.exp(s - s.max())
+    total = e.sum(-1, keepdims=True)
+    p = e / np.where(total > 0, total, 1)
+    ds = _score_gradients(p, dout @ _swap(v))
+    return _gradients(q, k, p, ds, dout)
+
+
+# Shown by: a hidden score far above the visible ones.
+@wrong(
+    "attention_backward",
+    hint=(
+        "The maximum that you subtract may be that of a hidden score. If it "
+        "is by far the largest, all visible exponentials underflow to 0 and "
+        "the row has no weights. Hide first, then take the maximum."
+    ),
+    evidence="hunt: exp of all scores, times keep",
+)
+def attention_backward_maximum_of_hidden(q, k, v, keep, dout):
+    s = q @ _swap(k) / math.sqrt(q.shape[-1])
+    e = np.exp(s - s.max(-1, keepdims=True)) * keep
+    total = e.sum(-1, keepdims=True)
+    p = e / np.where(total > 0, total, 1)
+    ds = _score_gradients(p, dout @ _swap(v))
+    return _gradients(q, k, p, ds, dout)
 
 
 LEFT_OUT = {

@@ -953,6 +953,20 @@ class SelfAttentionFiniteFill(_SelfAttention):
 
 
 @_self(
+    "M048",
+    "M049: −1e9",
+    (
+        "Hidden scores are filled with a large finite number such as −1e4 or "
+        "−1e9. Visible scores may lie below it, and then the future wins. "
+        "Fill with −inf."
+    ),
+)
+class SelfAttentionLargeFill(_SelfAttention):
+    def weigh(self, scores):
+        return scores.masked_fill(~self.keep(scores), -1e9).softmax(-1)
+
+
+@_self(
     "M040",
     "ARENA's test names it",
     (
@@ -1329,6 +1343,59 @@ class SelfAttentionKeepsP(_SelfAttention):
 
 
 @_self(
+    "hunt",
+    "one mask for all heads",
+    (
+        "All heads lose the same attention weights. Each weight is dropped by "
+        "itself, in each head anew."
+    ),
+)
+class SelfAttentionDropsHeadsTogether(_SelfAttention):
+    def drop(self, weights):
+        return weights * super().drop(torch.ones_like(weights[:, :1]))
+
+
+@_self(
+    "hunt",
+    "whole keys dropped",
+    (
+        "All queries of a sequence lose the same keys. Each attention weight "
+        "is dropped by itself: one query may lose a key that another one "
+        "keeps."
+    ),
+)
+class SelfAttentionDropsKeys(_SelfAttention):
+    def drop(self, weights):
+        return weights * super().drop(torch.ones_like(weights[:, :, :1]))
+
+
+@_self(
+    "hunt",
+    "whole positions dropped, F.dropout1d",
+    (
+        "out_dropout takes all entries of a position together. It acts on "
+        "each entry by itself, as nn.Dropout does."
+    ),
+)
+class SelfAttentionDropsPositions(_SelfAttention):
+    def finish(self, merged):
+        return F.dropout1d(self.out_proj(merged), self.p_out, self.training)
+
+
+@_self(
+    "hunt",
+    "out_dropout one step too early",
+    (
+        "out_dropout acts on what goes into out_proj. It belongs on the "
+        "result of out_proj."
+    ),
+)
+class SelfAttentionDropsBeforeOutput(_SelfAttention):
+    def finish(self, merged):
+        return self.out_proj(F.dropout(merged, self.p_out, self.training))
+
+
+@_self(
     "M110",
     "",
     (
@@ -1483,9 +1550,9 @@ class SelfAttentionMaskParameter(_SelfAttention):
     "M113",
     "LLMs-from-scratch#604, minGPT#120",
     (
-        "The mask is saved with the weights, so a checkpoint made with "
-        "another context length cannot be loaded. Give register_buffer "
-        "persistent=False."
+        "The mask (or something else that is not learnt) is saved with the "
+        "weights, so a checkpoint made with another context length cannot be "
+        "loaded. Give register_buffer persistent=False."
     ),
 )
 class SelfAttentionSavedMask(_SelfAttention):
@@ -1768,6 +1835,24 @@ def attention_cost_half_scores(B, T, d_model, n_heads, bytes_per_element=4):
 def attention_cost_no_biases(B, T, d_model, n_heads, bytes_per_element=4):
     return _cost(
         B, T, d_model, n_heads, bytes_per_element, params=4 * d_model**2
+    )
+
+
+@_costs(
+    "hunt: bias of out_proj left out",
+    (
+        "params has biases, but not one of D numbers for each of the four "
+        "projections, which makes 4 D."
+    ),
+)
+def attention_cost_three_biases(B, T, d_model, n_heads, bytes_per_element=4):
+    return _cost(
+        B,
+        T,
+        d_model,
+        n_heads,
+        bytes_per_element,
+        params=4 * d_model**2 + 3 * d_model,
     )
 
 
@@ -2146,6 +2231,20 @@ def qkv_per_head_to_cat_matrices_only(w, n_heads):
 )
 def qkv_per_head_to_cat_bias_unchanged(w, n_heads):
     return w if w.ndim == 1 else qkv_per_head_to_cat_chunks(w, n_heads)
+
+
+@_layout(
+    "hunt: a case of its own for the bias",
+    (
+        "Matrices are right, but a bias is reordered in another way (the way "
+        "back, say). Its entries have the rows' order: one and the same rule "
+        "serves both."
+    ),
+)
+def qkv_per_head_to_cat_bias_inverse(w, n_heads):
+    if w.ndim == 1:
+        return w.unflatten(0, (3, n_heads, -1)).transpose(0, 1).flatten()
+    return qkv_per_head_to_cat_chunks(w, n_heads)
 
 
 @_layout(
@@ -2694,6 +2793,22 @@ class CrossAttentionUniformWhenDead(_CrossAttention):
 
 
 @_cross(
+    "hunt: if key_padding_mask.any()",
+    (
+        "A mask that hides everything is treated as if there were none. Then "
+        "no query sees a key, and each gets zeros before out_proj."
+    ),
+)
+class CrossAttentionIgnoresEmptyMask(_CrossAttention):
+    def forward(self, q, kv=None, *, key_padding_mask=None, is_causal=False):
+        if key_padding_mask is not None and not key_padding_mask.any():
+            key_padding_mask = None
+        return super().forward(
+            q, kv, key_padding_mask=key_padding_mask, is_causal=is_causal
+        )
+
+
+@_cross(
     "M069, pytorch#103749",
     (
         "A query that sees nothing gives NaN: the softmax of a row of −inf is "
@@ -2791,6 +2906,19 @@ class CrossAttentionNoMaskWhenDecoding(_CrossAttention):
         if Tq != Tk:
             return torch.ones(Tq, Tk, dtype=torch.bool)
         return _causal(scores)
+
+
+@_cross(
+    "M056, with a cache only",
+    (
+        "With more keys than queries each query sees one key of the future: "
+        "your count of the older keys is one too large."
+    ),
+)
+class CrossAttentionOneAheadWithCache(_CrossAttention):
+    def future(self, scores):
+        Tq, Tk = scores.shape[-2:]
+        return _causal(scores, int(Tk > Tq))
 
 
 @_cross(
@@ -3831,8 +3959,8 @@ class LatentLoops(nn.Module):
         heads = []
         for h in range(self.H):
             row = slice(h * D // self.H, (h + 1) * D // self.H)
-            q = x @ self.q_proj.weight[row].T
-            k = c @ self.k_up.weight[row].T
+            q, up = x @ self.q_proj.weight[row].T, self.k_up.weight[row]
+            q, k = (q @ up, c) if absorb else (q, c @ up.T)
             v = c @ self.v_up.weight[row].T
             turn = self.q_rope_proj.weight.chunk(self.H)[h]
             q_rope = _rotate(x @ turn.T)
@@ -4354,9 +4482,10 @@ class LatentCacheRotaryPerHead(_Latent):
 @_mla(
     "common: absorb ignored",
     (
-        "absorb changes nothing: keys and values of all heads are still "
-        "formed from the latents. Carry the queries into the latent space "
-        "with k_up's weight, and average latents instead of values."
+        "With absorb=True keys of all heads are still formed from the "
+        "latents: absorb changes nothing, or not enough. Carry the queries "
+        "into the latent space with k_up's weight, and average latents "
+        "instead of values."
     ),
 )
 class LatentIgnoresAbsorb(_Latent):
@@ -4416,6 +4545,36 @@ class LatentAbsorbsKeysTwice(_Latent):
 class LatentAbsorbsDetached(_Latent):
     def blocks(self, layer):
         return super().blocks(layer).detach()
+
+
+@_mla(
+    "hunt: keys by the weight, without the module",
+    (
+        "With absorb=True you still form keys: the latents of all tokens meet "
+        "k_up's weight. It belongs to the other side of the dot product, to "
+        "the queries."
+    ),
+)
+class LatentKeysByWeight(_Latent):
+    def absorbed(self, q, c):
+        keys = c[:, None] @ self.blocks(self.k_up).mT
+        return q @ keys.mT, super().absorbed(q, c)[1]
+
+
+@_mla(
+    "hunt: cache() under no_grad",
+    (
+        "The numbers are right, but what cache returns is detached "
+        "(.detach(), no_grad), so kv_down and k_rope_proj get no gradient. In "
+        "training the latents are a step like any other."
+    ),
+)
+class LatentCacheDetached(_Latent):
+    def latent(self, x):
+        return super().latent(x).detach()
+
+    def rotary_key(self, x):
+        return super().rotary_key(x).detach()
 
 
 @_mla(

@@ -504,6 +504,21 @@ def sinusoid_odd_accepted(T, D, base=1e4):
     return sinusoid_exp_log(T, D + D % 2, base)[:, :D]
 
 
+# Shown by: the type of the exception for an odd width.
+@wrong(
+    "sinusoidal_table",
+    evidence="hunt: assert D % 2 == 0",
+    hint=(
+        "For an odd D an error is raised, but not a ValueError: an assert "
+        "vanishes under python -O, and callers cannot catch it by its "
+        "meaning."
+    ),
+)
+def sinusoid_odd_asserts(T, D, base=1e4):
+    assert D % 2 == 0
+    return sinusoid_exp_log(T, D, base)
+
+
 # Shown by: a default dtype of 16 bits.
 @wrong(
     "sinusoidal_table",
@@ -1293,6 +1308,61 @@ def gap_absolute_of_sum(f, x, perm):
     return (f(x)[..., perm, :] - f(x[..., perm, :])).sum().abs().item()
 
 
+@wrong(
+    "equivariance_gap",
+    evidence="hunt: f(x)[0] compared",
+    hint=(
+        "You look at one part of the difference only (the first example, "
+        "say). The norm is over all entries: a difference anywhere has to "
+        "show."
+    ),
+)
+def gap_first_part(f, x, perm):
+    gap = f(x)[..., perm, :] - f(x[..., perm, :])
+    return gap[0].abs().max().item()
+
+
+@wrong(
+    "equivariance_gap",
+    evidence="hunt: torch.median as the average",
+    hint=(
+        "You take the median (or the smallest) of the absolute entries. A "
+        "difference at a few places leaves it at 0: take the largest, a sum "
+        "or a mean."
+    ),
+)
+def gap_median(f, x, perm):
+    gap = f(x)[..., perm, :] - f(x[..., perm, :])
+    return gap.abs().median().item()
+
+
+@wrong(
+    "equivariance_gap",
+    evidence="hunt: sum(-1) before abs()",
+    hint=(
+        "You sum before you take absolute values, so differences of opposite "
+        "sign cancel. First the absolute values (or squares), then the sum."
+    ),
+)
+def gap_channels_cancel(f, x, perm):
+    gap = f(x)[..., perm, :] - f(x[..., perm, :])
+    return gap.sum(-1).abs().max().item()
+
+
+@wrong(
+    "equivariance_gap",
+    evidence="hunt: std() for a norm",
+    hint=(
+        "You take the standard deviation of the difference, and it is 0 where "
+        "all entries differ by the same amount. A norm measures the distance "
+        "from 0, not from the mean."
+    ),
+)
+def gap_deviation(f, x, perm):
+    gap = f(x)[..., perm, :] - f(x[..., perm, :])
+    return gap.std().item()
+
+
 # 3.4 apply_rope
 
 
@@ -1603,6 +1673,21 @@ def rope_pairs_from_one(x, positions, base=1e4, *, interleaved=True):
 def rope_exponent_to_one(x, positions, base=1e4, *, interleaved=True):
     ends = torch.linspace(0, 1, x.shape[-1] // 2, dtype=torch.float64)
     return _turned(x, _angles(x, positions, base, ends), interleaved)
+
+
+# Shown by: another base with interleaved=False.
+@wrong(
+    "apply_rope",
+    evidence="hunt: two branches, one with the constant",
+    hint=(
+        "With interleaved=False the angles do not depend on base: 10,000 "
+        "stands in that branch. Both layouts have the same angles: make them "
+        "once."
+    ),
+)
+def rope_base_ignored_in_half(x, positions, base=1e4, *, interleaved=True):
+    base = base if interleaved else 1e4
+    return _turned(x, _angles(x, positions, base), interleaved)
 
 
 @wrong(
@@ -3494,6 +3579,23 @@ def inv_freq_any_method(d_head, base, method, factor, orig_max, **kw):
 )
 def inv_freq_key_error(d_head, base, method, factor, orig_max, **kw):
     return METHODS[method](d_head, base, factor, orig_max, **kw)
+
+
+@wrong(
+    "rope_inv_freq",
+    evidence="hunt: half-way through",
+    hint=(
+        "ntk, yarn and llama3 return the frequencies as they were trained, θ "
+        "itself. Each of them slows down some pairs: look at the first and "
+        "the last pair of each."
+    ),
+)
+def inv_freq_unscaled(d_head, base, method, factor, orig_max, **kw):
+    if method not in METHODS:
+        raise ValueError(method)
+    attention = _attention(factor) if method == "yarn" else 1.0
+    scale = factor if method == "linear" else 1.0
+    return _thetas(d_head, base) / scale, attention
 
 
 @wrong(

@@ -112,9 +112,9 @@ class LayerNormUnbiased(_LayerNorm):
     "LayerNorm",
     evidence="M170 and M181, hyunwoongko#7",
     hint=(
-        "eps is missing, or added to the standard deviation, outside the "
-        "root. It belongs to the variance, inside the root: for rows with a "
-        "spread of 1e-3 the two differ by a factor."
+        "eps is missing, or not where it belongs (added to the standard "
+        "deviation, say). It is added to the variance, inside the root: for "
+        "rows with a spread of 1e-3 that makes a factor."
     ),
 )
 class LayerNormEpsOutside(_LayerNorm):
@@ -260,9 +260,10 @@ class LayerNormZeroGain(_LayerNorm):
     "LayerNorm",
     evidence="M175, gradient error 1.1",
     hint=(
-        "Your output is right, but mean and variance are detached, so the "
-        "gradient takes them for constants. They depend on x: let gradients "
-        "flow through both."
+        "Your output is right, but something on the way is detached or "
+        "frozen (mean, variance or both, or a parameter), so the gradient "
+        "takes it for a constant. Mean and variance depend on x: let "
+        "gradients flow through everything."
     ),
 )
 class LayerNormDetached(_LayerNorm):
@@ -449,6 +450,23 @@ class LayerNormInPlace(_LayerNorm):
 class LayerNormAddsNone(_LayerNorm):
     def affine(self, x):
         return x * self.weight.to(x.dtype) + self.bias.to(x.dtype)
+
+
+# Shown by: half rows that lie far from 0.
+@wrong(
+    "LayerNorm",
+    evidence="hunt: half until the square",
+    hint=(
+        "You take the mean, and subtract it, in half precision: near 1,000 "
+        "float16 numbers are half a unit apart, so the mean of small "
+        "differences is lost. Widen half inputs first, then compute."
+    ),
+)
+class LayerNormHalfMean(_LayerNorm):
+    def forward(self, x):
+        c = _wide(x - x.mean(-1, keepdim=True))
+        y = c / ((c * c).mean(-1, keepdim=True) + self.eps).sqrt()
+        return self.affine(y).to(x.dtype)
 
 
 # 4.1 RMSNorm
@@ -672,8 +690,9 @@ class RMSNormZeroGain(_RMSNorm):
     "RMSNorm",
     evidence="M175 in this exercise",
     hint=(
-        "Your output is right, but the mean square is detached, so the "
-        "gradient takes it for a constant. Let gradients flow through it."
+        "Your output is right, but something on the way is detached or "
+        "frozen (the mean square, or the gain), so the gradient takes it for "
+        "a constant. Let gradients flow through everything."
     ),
 )
 class RMSNormDetached(_RMSNorm):
@@ -763,6 +782,28 @@ class RMSNormInPlace(_RMSNorm):
         y = super().forward(x)
         x.data.mul_(2)
         return y
+
+
+@wrong(
+    "RMSNorm",
+    evidence="A09 and K63 refused: other names",
+    hint=(
+        "Your gain is not called weight, or has not the shape (d,). Name and "
+        "shape are part of the contract: weights are stored under them, here "
+        "and in PyTorch."
+    ),
+)
+class RMSNormOtherName(nn.Module):
+    def __init__(self, d, eps=1e-6):
+        super().__init__()
+        self.eps = eps
+        self.scale = nn.Parameter(torch.ones(d))
+
+    def forward(self, x):
+        return (
+            F.rms_norm(_wide(x), x.shape[-1:], eps=self.eps).to(x.dtype)
+            * self.scale
+        )
 
 
 # 4.2 gelu
@@ -1000,8 +1041,8 @@ def gelu_cubic_slip(x, approximate="none"):
     "gelu",
     evidence="cubic term left out",
     hint=(
-        "Your tanh form has no cubic term: inside the tanh stands √(2/π) "
-        "times x + 0.044715 x³."
+        "Your tanh form has no cubic term, or another one: inside the tanh "
+        "stands √(2/π) times x + 0.044715 x³."
     ),
 )
 def gelu_no_cubic(x, approximate="none"):
@@ -1128,8 +1169,9 @@ def gelu_in_place(x, approximate="none"):
     "gelu",
     evidence="numbers taken out of the graph",
     hint=(
-        "No gradient flows: the computation leaves torch, or detaches, on the "
-        "way. Stay with torch operations on x itself."
+        "No gradient flows, or only a part of it: the computation leaves "
+        "torch, or detaches, on the way. Stay with torch operations on x "
+        "itself."
     ),
 )
 def gelu_detached(x, approximate="none"):
@@ -1508,8 +1550,8 @@ class SwiGLUCopied(_SwiGLU):
     "SwiGLU",
     evidence="M175's kind",
     hint=(
-        "Your output is right, but the gate is detached, so neither its "
-        "matrix nor x learns through it."
+        "Your output is right, but something on the way is detached (the "
+        "gate, say), so neither its matrix nor x learns through it."
     ),
 )
 class SwiGLUDetachedGate(_SwiGLU):
@@ -2772,6 +2814,73 @@ class BlockFloat32(_Block):
         return super().weights(scores.float(), keep).to(scores.dtype)
 
 
+# Shown by: gradients only.
+@_block(
+    "M175's kind: .detach() inside a branch",
+    (
+        "Your output is right, but something on the way is detached "
+        "(.detach(), .data, no_grad), so the gradient of x or of a parameter "
+        "is too small or 0. Nothing here is a constant."
+    ),
+)
+class BlockDetached(_Block):
+    def attend(self, x):
+        return super().attend(x.detach())
+
+
+# Shown by: gelu='tanh'.
+@_block(
+    "hunt: constants of the tanh form rounded",
+    (
+        "Your tanh form is not quite that of the contract: its constants are "
+        "√(2/π) and 0.044715, unrounded. F.gelu has it, too, as "
+        "approximate='tanh'."
+    ),
+)
+class BlockRoundedTanh(_Block):
+    def activate(self, x):
+        if self.form == "none":
+            return F.gelu(x)
+        return 0.5 * x * (1 + torch.tanh(0.798 * (x + 0.0447 * x**3)))
+
+
+@_block(
+    "hunt: dropout on the normed stream",
+    (
+        "What goes into a branch is dropped as well. The contract has three "
+        "places: attention weights, attention's output, MLP's output."
+    ),
+)
+class BlockDropsNormed(_Block):
+    def pre(self, x):
+        x = x + self.attend(self.drop(self.ln1(x)))
+        return x + self.feed(self.drop(self.ln2(x)))
+
+
+@_block(
+    "dropout of whole tokens; F.dropout1d",
+    (
+        "Dropout takes all entries of a token together. In all three places "
+        "it acts on each entry by itself, as nn.Dropout does."
+    ),
+)
+class BlockDropsTokens(_Block):
+    def drop(self, x):
+        return x * super().drop(torch.ones_like(x[..., :1]))
+
+
+@_block(
+    "hunt: one mask for all heads",
+    (
+        "All heads lose the same attention weights. Each weight is dropped by "
+        "itself, in each head anew."
+    ),
+)
+class BlockDropsHeadsTogether(_Block):
+    def drop_weights(self, weights):
+        return weights * self.drop(torch.ones_like(weights[:, :1]))
+
+
 # 4.4 dropout_sites
 
 
@@ -3185,6 +3294,29 @@ class sites_modules(_Experiment):
     def found(self, block):
         known = _dropouts(block)
         return [known[name] for name in super().found(block)]
+
+
+@_site(
+    "hunt: hooks that note which modules run",
+    (
+        "You list the dropouts that are called. One that runs in a branch "
+        "whose gain is 0 changes nothing: compare outputs."
+    ),
+)
+class sites_by_calls(_Experiment):
+    def found(self, block):
+        self.prepare(block)
+        called = []
+        hooks = [
+            one.register_forward_hook(
+                lambda *_, name=name: called.append(name)
+            )
+            for name, one in self.among(block).items()
+        ]
+        block(self.input(block))
+        for hook in hooks:
+            hook.remove()
+        return list(dict.fromkeys(called))
 
 
 # 4.5 EncoderLayer
@@ -3609,6 +3741,20 @@ class EncoderSplitByView(_Encoder):
 )
 class EncoderScaleByModel(_Encoder):
     scale = BlockScaleByModel.scale
+
+
+# Shown by: gradients only.
+@_encoder(
+    "M175's kind",
+    (
+        "Your output is right, but something on the way is detached "
+        "(.detach(), .data, no_grad), so the gradient of x or of a parameter "
+        "is too small or 0. Nothing here is a constant."
+    ),
+)
+class EncoderDetached(_Encoder):
+    def attend(self, x):
+        return super().attend(x.detach())
 
 
 # 4.5 DecoderLayer
@@ -4147,6 +4293,20 @@ class DecoderSplitByView(_Decoder):
 )
 class DecoderScaleByModel(_Decoder):
     scale = BlockScaleByModel.scale
+
+
+# Shown by: gradients only.
+@_decoder(
+    "hunt: the encoder taken for frozen",
+    (
+        "Your output is right, but something on the way is detached (the "
+        "memory, say), so its gradient is too small or 0. The encoder learns "
+        "through the memory."
+    ),
+)
+class DecoderDetached(_Decoder):
+    def cross(self, x, memory, keep):
+        return super().cross(x, memory.detach(), keep)
 
 
 # 4.6 depth_profile
@@ -5077,8 +5237,8 @@ class ViTCausal(_ViT):
 @_vit(
     "class token last; plausible",
     (
-        "The class token stands after the patches. It comes first, and the "
-        "positions are laid out accordingly."
+        "The class token stands after the patches, or has the last position. "
+        "It comes first, and the positions are laid out accordingly."
     ),
 )
 class ViTClassLast(_ViT):
@@ -5302,8 +5462,8 @@ class ViTSharedBlocks(_ViT):
 @_vit(
     "M197 pytorch#86274",
     (
-        "Your blocks are copies of one another, made after it was "
-        "initialised, so all start with the same weights. Make each anew."
+        "Your blocks start with the same weights: they are copies of one "
+        "another, or each is made after the same seed. Make each anew."
     ),
 )
 class ViTCopiedBlocks(_ViT):
@@ -5393,6 +5553,20 @@ class ViTNoQkvBias(_ViT):
 class ViTNoisy(_ViT):
     def tokens(self, img):
         return F.dropout(super().tokens(img), 0.1)
+
+
+# Shown by: gradients only.
+@_vit(
+    "M175's kind: patches cut under no_grad",
+    (
+        "Your logits are right, but something on the way is detached (the "
+        "pixels, say), so the gradient ends there. It flows to the pixels and "
+        "to every parameter."
+    ),
+)
+class ViTDetached(_ViT):
+    def tokens(self, img):
+        return super().tokens(img.detach())
 
 
 # 4.8 block_backward
@@ -5836,6 +6010,42 @@ class backward_overflows(_Backward):
     def softmax(self, scores):
         with np.errstate(all="ignore"):
             p = np.exp(scores)
+            return p / p.sum(-1, keepdims=True)
+
+
+@_back(
+    "M003 in this exercise",
+    (
+        "You subtract the maximum of all scores. A row far below it "
+        "underflows to zeros, and 0/0 is NaN: each row needs its own maximum."
+    ),
+)
+class backward_global_maximum(_Backward):
+    def softmax(self, scores):
+        with np.errstate(all="ignore"):
+            p = np.exp(scores - scores.max())
+            return p / p.sum(-1, keepdims=True)
+
+
+@_back(
+    "hunt: exp of all scores, times the mask",
+    (
+        "The maximum that you subtract may be that of a hidden score. If it "
+        "is by far the largest, all visible exponentials underflow to 0, and "
+        "0/0 is NaN. Hide first, then take the maximum."
+    ),
+)
+class backward_maximum_of_hidden(_Backward):
+    def __call__(self, params, x, dout, n_heads):
+        self.visible = super().mask(x.shape[1])
+        return super().__call__(params, x, dout, n_heads)
+
+    def mask(self, T):
+        return np.ones((T, T), bool)
+
+    def softmax(self, scores):
+        with np.errstate(all="ignore"):
+            p = np.exp(scores - scores.max(-1, keepdims=True)) * self.visible
             return p / p.sum(-1, keepdims=True)
 
 

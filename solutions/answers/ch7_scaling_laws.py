@@ -443,6 +443,28 @@ def flops_embedding_product(cfg, T):
 
 
 @_counts(
+    "M348 family: 2 forgotten in the blocks",
+    "projections and mlp count multiply-adds, each as one operation. By the "
+    "convention here it is two.",
+)
+def flops_block_macs(cfg, T):
+    parts = _parts(cfg, T)
+    for name in ("projections", "mlp"):
+        parts[name] //= 2
+    return _totals(parts)
+
+
+@_counts(
+    "hunt: train right, forward not",
+    "forward is not the sum of the four parts that you return: the head, "
+    "say, is missing from it.",
+)
+def flops_forward_without_head(cfg, T):
+    counts = _flops(cfg, T)
+    return counts | {"forward": counts["forward"] - counts["lm_head"]}
+
+
+@_counts(
     "common: every operation counted",
     "Your counts are a little too large: biases are additions, and here only "
     "the products of matrices are counted.",
@@ -1251,8 +1273,9 @@ def optimal_grid(C, p):
 # Shown by: tiny and huge budgets.
 @_optima(
     "common: a search between sizes that exist today",
-    "Your search is limited to sizes from 10 million to a trillion, and for "
-    "very small or large budgets it stops at the end.",
+    "Your search is limited to sizes from 10 million to a trillion, or to "
+    "another such range, and for very small or large budgets it stops at the "
+    "end.",
 )
 @_for_each
 def optimal_limited(C, p):
@@ -1432,6 +1455,30 @@ def kaplan_product(N=None, D=None):
 )
 def kaplan_largest(N=None, D=None):
     return _kaplan(lambda size, data, *_: max(size, data))(N, D)
+
+
+@_firsts(
+    "hunt: N and D exchanged in the joint law",
+    "In the joint law N and D have exchanged their places: the exponent in "
+    "the bracket belongs to N, and the outer one is that of D.",
+)
+def kaplan_roles_exchanged(N=None, D=None):
+    return _kaplan(
+        lambda *a: (
+            (8.8e13 / a[2] + (5.4e13 / a[3]) ** (0.095 / 0.076)) ** 0.076
+        )
+    )(N, D)
+
+
+@_firsts(
+    "hunt: each single law in the bracket",
+    "In the joint law D_c/D has an exponent inside the bracket, too. The "
+    "outer one is all it gets.",
+)
+def kaplan_exponent_on_d(N=None, D=None):
+    return _kaplan(
+        lambda *a: ((8.8e13 / a[2]) ** 0.8 + (5.4e13 / a[3]) ** 0.095) ** 0.095
+    )(N, D)
 
 
 @_firsts(
@@ -3245,8 +3292,8 @@ def use_grid(loss, D_inf, p):
 # Shown by: use without end.
 @_uses(
     "common: a search between sizes that exist today",
-    "Your search ends at 100 trillion tokens of training. For much use the "
-    "best D lies beyond: let the interval grow.",
+    "Your search ends too soon, at 100 trillion tokens of training, say. For "
+    "much use the best D lies beyond: let the interval grow.",
 )
 def use_limited(loss, D_inf, p):
     _reachable(loss, p)
