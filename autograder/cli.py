@@ -80,7 +80,7 @@ def _parser():
         "--workers",
         type=int,
         metavar="N",
-        help="notebooks at a time (default: one more than cores)",
+        help="notebooks at a time (default: two more than cores)",
     )
     grade.add_argument(
         "--scheduler",

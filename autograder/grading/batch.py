@@ -169,8 +169,9 @@ class Batch:
     ):
         self.source, self.out = source, out
         self.tell, self.say = tell, say
-        # One more than cores: while one notebook is judged, another runs.
-        self.workers = workers or (os.cpu_count() or 1) + 1
+        # Two more than cores: while one notebook runs, another is judged, and
+        # what a third has started is being ended.
+        self.workers = workers or (os.cpu_count() or 1) + 2
         self.scheduler, self.force = scheduler, force
         self.launched = launched
         self.settings = Settings(
