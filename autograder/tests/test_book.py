@@ -177,6 +177,19 @@ def test_no_page_is_wider_than_a_small_phone(running, book):
             assert page.evaluate(OVERFLOW) == [], name
 
 
+@pytest.mark.parametrize("width", [390, 820, 1000, 1280, 1600])
+def test_no_name_breaks_on_the_troubleshooting_page(running, book, width):
+    built(SITE / "book" / "troubleshooting.html")
+    size = {"viewport": {"width": width, "height": 900}}
+    with visiting(running, book, **size) as (page, _):
+        page.goto(f"{book}book/troubleshooting.html")
+        broken = page.locator("#troubleshooting td code").evaluate_all(
+            "(all) => all.filter((code) => !/\\s/.test(code.textContent) && "
+            "code.getClientRects().length > 1).map((code) => code.textContent)"
+        )
+    assert broken == []
+
+
 @pytest.mark.parametrize("name", CHAPTERS)
 def test_a_phone_scrolls_drawings_rather_than_shrink_them(visit, name):
     page, _ = visit(name, **LOOKS["phone"])
