@@ -196,7 +196,7 @@ def _ignored(file):
 def _files(source):
     if source.is_dir():
         paths = sorted(source.rglob("*"))
-        common = _repeated(path.name for path in paths)
+        mute = _mute(path.relative_to(source).parts for path in paths)
         for path in paths:
             parts = _readable(path.relative_to(source).parts)
             if path.is_symlink():
@@ -211,7 +211,7 @@ def _files(source):
                 yield from _opened(
                     File(parts, path.read_bytes, path.stat().st_mtime),
                     packed=True,
-                    telling=path.name not in common,
+                    telling=path.name not in mute,
                 )
     else:
         parts = _readable([source.name])
@@ -234,10 +234,26 @@ def _is_archive(name):
     return name.lower().endswith(ARCHIVES)
 
 
-def _repeated(names):
-    """Names that several files have, so that they tell nobody's."""
+def _mute(paths):
+    """Names of archives that tell nobody's: yan/work.zip, zoe/work.zip.
+
+    Where a folder holds several, or is a lesson's, their names do tell:
+    week1/yan.zip, week1/zoe.zip, week2/yan.zip.
+    """
+    known = set(map(_simple, lessons()))
+    places, held = collections.defaultdict(list), collections.Counter()
+    for *folder, name in paths:
+        if _is_archive(name):
+            places[name].append(tuple(folder))
+            held[tuple(folder)] += 1
     return {
-        name for name, count in collections.Counter(names).items() if count > 1
+        name
+        for name, folders in places.items()
+        if len(folders) > 1
+        and all(
+            held[folder] == 1 and _without_lessons(folder, known)
+            for folder in folders
+        )
     }
 
 
@@ -272,7 +288,7 @@ def _opened(file, depth=0, packed=False, telling=True):
         # What was handed to the grader is named after nobody.
         if telling and (depth or len(file.path) > 1 or packed and one):
             inside += (stem,)
-        common = _repeated(member.path[-1] for member in members)
+        mute = _mute(member.path for member in members)
         for member in members:
             below = member.path[-1:] if one and packed else member.path
             yield from _opened(
@@ -281,7 +297,7 @@ def _opened(file, depth=0, packed=False, telling=True):
                 ),
                 depth + 1,
                 packed=True,
-                telling=member.path[-1] not in common,
+                telling=member.path[-1] not in mute,
             )
     except DAMAGED as error:
         yield dataclasses.replace(

@@ -478,6 +478,20 @@ def test_archives_of_one_name_are_named_after_their_folders(
     assert [each.student for each in arrivals(source)] == ["yan", "zoe"]
 
 
+@pytest.mark.parametrize("folder", ["week1", "ch1_self_attention"])
+def test_archives_side_by_side_are_named_after_themselves(
+    tmp_path, data, folder
+):
+    names = ("yan", "zoe") if folder == "week1" else ("zoe",)
+    for place in (folder, "ch2_multi_head"):
+        (tmp_path / place).mkdir()
+        for name in names:
+            path = tmp_path / place / f"{name}.zip"
+            with zipfile.ZipFile(path, "w") as archive:
+                archive.writestr("x.ipynb", data)
+    assert {each.student for each in arrivals(tmp_path)} == set(names)
+
+
 def test_a_missing_path():
     with pytest.raises(FileNotFoundError):
         arrivals("/no/such/folder")
