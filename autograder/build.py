@@ -256,7 +256,7 @@ def readme(text):
         "| Lesson | Exercises | Minutes | Points |",
         "|---|---:|---:|---:|",
         *(
-            f"| {name} | {count} | {minutes} | {points:g} |"
+            f"| {name} | {count} | {minutes:,} | {points:g} |"
             for name, count, minutes, points in rows
         ),
     ]
