@@ -197,7 +197,8 @@ class Batch:
             self._run()
 
     def _run(self):
-        self.found = arrivals(self.source)
+        self.found = arrivals(self.source, self.records.names())
+        self.records.remember({each.student: each.name for each in self.found})
         names = {each.lesson for each in self.found if not each.problem}
         self.settings = dataclasses.replace(
             self.settings, lessons=tuple(sorted(names))

@@ -119,6 +119,7 @@ class Arrival:
     """One student's file for one lesson, or a file that is none.
 
     student: an identifier; until all are known, the name that it stands for
+    name: that name, without differences that nobody sees
     problem: why it cannot be graded, "" if it can
     choices: sentences about how it was chosen among several, and whose it is
     handed_in: when, as nbgrader's timestamp.txt beside it says, or ""
@@ -136,11 +137,13 @@ class Arrival:
     modified: float = 0.0
     handed_in: str = ""
     secret: str = ""
+    name: str = ""
 
 
-def arrivals(source):
+def arrivals(source, known=()):
     """Everything in a folder, an archive or a file, one entry each.
 
+    known: {student: name} of those who have been graded before
     raises FileNotFoundError: if there is nothing at that path
     """
     source = pathlib.Path(source)
@@ -172,7 +175,7 @@ def arrivals(source):
         for file, each in zip(files, made, strict=True)
         if each
     ]
-    return _chosen(_told_apart(made), lessons)
+    return _chosen(_told_apart(made, dict(known)), lessons)
 
 
 def _noted(file, name, notes):
@@ -540,37 +543,53 @@ def _without_lessons(folders, known):
     return folders
 
 
-def _told_apart(made):
+def _told_apart(made, known):
     """Arrivals with identifiers of students in place of their names.
 
     Names that make one identifier (Ana López, Ana Lopez) may be two people:
-    each gets one that depends on the names alone, not on who came first.
+    each gets one of their own and keeps it, whoever comes first or later.
     """
     alike = collections.defaultdict(set)
+    for student, name in known.items():
+        if student == identifier(name):
+            alike[student].add(name)
     for each in made:
         alike[identifier(each.student)].add(_one_form(each.student))
     return [
-        _identified(each, sorted(alike[identifier(each.student)]))
+        _identified(each, sorted(alike[identifier(each.student)]), known)
         for each in made
     ]
 
 
-def _identified(arrival, names):
+def _identified(arrival, names, known):
     """An arrival of the student who is one of those names."""
-    student = identifier(arrival.student)
-    if len(names) == 1:
-        return dataclasses.replace(arrival, student=student)
     name = _one_form(arrival.student)
-    if name != _one_form(student):
-        student += f"-{hashlib.sha256(name.encode()).hexdigest()[:8]}"
+    student = _identifier_among(names, name, known)
+    arrival = dataclasses.replace(arrival, student=student, name=name)
+    if len(names) == 1:
+        return arrival
     return dataclasses.replace(
         arrival,
-        student=student,
         choices=(
             f"The names {' and '.join(names)} look alike; each is a student "
             f"of their own here, and {name} is {student}.",
         ),
     )
+
+
+def _identifier_among(names, name, known):
+    """The identifier of one of several names that look alike.
+
+    The plain one is whose it was before; if nobody's, of the only name or of
+    the one that is written so.
+    """
+    plain = identifier(name)
+    own = f"{plain}-{hashlib.sha256(name.encode()).hexdigest()[:8]}"
+    if own in known:
+        return own
+    if plain in known:
+        return plain if known[plain] == name else own
+    return plain if len(names) == 1 or name == _one_form(plain) else own
 
 
 def _one_form(name):

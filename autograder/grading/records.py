@@ -165,6 +165,7 @@ class Records:
 
     def __init__(self, folder):
         self.folder = pathlib.Path(folder) / "records"
+        self._names = self.folder / "names.json"
 
     def path(self, made):
         name = made["lesson"] or "unknown"
@@ -180,6 +181,20 @@ class Records:
 
     def write(self, made):
         write_atomically(self.path(made), json.dumps(made))
+
+    def names(self):
+        """{student: name} of all that have been graded here.
+
+        An identifier stays its student's, so that another one whose name
+        looks alike takes nobody's results.
+        """
+        return self._read(self._names) or {}
+
+    def remember(self, names):
+        """Add the names of students who are graded now."""
+        known = self.names()
+        if not names.items() <= known.items():
+            write_atomically(self._names, json.dumps({**known, **names}))
 
     def forget_problems(self, source, bad, good):
         """Remove what was said of files that are gone, good, or replaced.

@@ -281,6 +281,24 @@ def test_unchanged_ones_are_not_graded_again(course, notebook_of, right):
         assert grade_.needs_manual_grade
 
 
+def test_a_name_that_looks_like_an_earlier_one_takes_no_result(
+    tmp_path, notebook_of, right
+):
+    out = tmp_path / "out"
+    write(tmp_path / "one", "Ana López", notebook_of(right))
+    write(tmp_path / "two", "Ana Lopez", notebook_of())
+    grade(tmp_path / "one", out)
+    said = grade(tmp_path / "two", out).stdout
+    assert "unchanged" not in said
+    with open(out / "grades.csv", encoding="utf-8") as file:
+        points = {
+            row["student"]: float(row["points"])
+            for row in csv.DictReader(file)
+        }
+    assert sorted(points.values()) == [0, TOTAL]
+    assert points["Ana_Lopez"] == TOTAL
+
+
 def test_nothing_there(tmp_path):
     done = grade(tmp_path / "no", tmp_path / "out", expect=2)
     assert "is not there" in done.stderr

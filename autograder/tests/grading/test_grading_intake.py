@@ -442,6 +442,39 @@ def test_who_is_who_does_not_depend_on_who_came_first(tmp_path, data):
     assert dict(students)["Ana_Lopez"] == "Ana Lopez/x.ipynb"
 
 
+def handed_in_as(folder, data, *names):
+    for name in names:
+        (folder / name).mkdir(parents=True)
+        (folder / name / "x.ipynb").write_bytes(data)
+    return folder
+
+
+@pytest.mark.parametrize("first", range(3))
+def test_a_student_stays_the_same_whoever_comes_later(tmp_path, data, first):
+    names = ["Ana López", "Ana Lopez", "Aná Lopez"]
+    known, all_of_them = {}, tmp_path / "all"
+    handed_in_as(all_of_them, data, *names)
+    batches = [
+        handed_in_as(tmp_path / name, data, name)
+        for name in [*names[first:], *names[:first]]
+    ]
+    for batch in [*batches, *batches]:
+        (only,) = arrivals(batch, known)
+        assert known.setdefault(only.student, only.name) == only.name
+    assert sorted(known.values()) == sorted(names)
+    later = arrivals(all_of_them, known)
+    assert {each.student: each.name for each in later} == known
+
+
+def test_two_students_who_were_graded_together_stay_so_alone(tmp_path, data):
+    names = ["Ana López", "Aná Lopez"]
+    together = arrivals(handed_in_as(tmp_path / "both", data, *names))
+    known = {each.student: each.name for each in together}
+    for name in names:
+        (only,) = arrivals(handed_in_as(tmp_path / name, data, name), known)
+        assert known[only.student] == name
+
+
 def test_one_name_in_two_forms_of_unicode_stays_one(tmp_path, data):
     path = tmp_path / "class.zip"
     with zipfile.ZipFile(path, "w") as archive:
