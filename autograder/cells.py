@@ -1,6 +1,7 @@
 """What a notebook's cell says as Python, whatever else IPython takes."""
 
 import ast
+import contextlib
 import functools
 import re
 
@@ -12,27 +13,32 @@ NO_PYTHON = re.compile(
 DEFINITION = re.compile(r"^(?:async +)?(?:def|class) +(\w+)", re.MULTILINE)
 
 
+# Python takes 500 bytes a character to parse a cell: 10 GB for one of 20 MB.
+MAX_PARSED = 100_000
+
+
 def parses(source):
     """Whether a cell is Python, magics and shell lines aside."""
-    return tree_of(source) is not None
-
-
-@functools.lru_cache(maxsize=4096)
-def tree_of(source):
-    """A cell's syntax tree, magics and shell lines left out, or None."""
-    plain = NO_PYTHON.sub(r"\1pass", source)
-    try:
-        return ast.parse(plain)
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return None
+    return _seen(source)[0]
 
 
 def defines(source):
     """Names that a cell binds at its top by def, class or assignment."""
-    tree = tree_of(source)
+    return _seen(source)[1]
+
+
+@functools.lru_cache(maxsize=4096)
+def _seen(source):
+    """Whether a cell is Python, and what it defines; the tree is let go."""
+    tree = None
+    if len(source) <= MAX_PARSED:
+        with contextlib.suppress(
+            SyntaxError, ValueError, RecursionError, MemoryError
+        ):
+            tree = ast.parse(NO_PYTHON.sub(r"\1pass", source))
     if tree is None:
-        return frozenset(DEFINITION.findall(source))
-    return frozenset(name for node in tree.body for name in _bound(node))
+        return False, frozenset(DEFINITION.findall(source))
+    return True, frozenset(name for node in tree.body for name in _bound(node))
 
 
 def _bound(node):

@@ -20,6 +20,8 @@ from autograder.report import points_text
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
 PICTURE = re.compile(r"[A-Za-z0-9+/=\s]+")
 MAX_LINES, MAX_CODE = 400, 40_000  # lines and characters of a shown cell
+MAX_OWN = 400_000  # characters of all shown cells that learners have added
+MAX_KEPT = 5_000  # characters of a cell whose colours are kept for the next
 STYLE = """
 :root { color-scheme: light dark; --line: rgba(128,128,128,.35);
   --soft: rgba(128,128,128,.10); --blue: #0969da; }
@@ -168,6 +170,7 @@ def _note(title, texts):
 def _sections(made, by_hand):
     reports = {each["exercise"]: each for each in made["exercises"]}
     titles = _titles(made["lesson"])
+    left = MAX_OWN
     for index, cell in enumerate(made["cells"]):
         if cell["role"] == "answer":
             name = _exercise_after(made["cells"], index) or cell["name"]
@@ -194,9 +197,13 @@ def _sections(made, by_hand):
                     ],
                 )
         elif cell["role"] == "own":
-            yield f"<div class='own'>{_cell(cell)}</div>"
+            if left > 0:
+                yield f"<div class='own'>{_cell(cell)}</div>"
+            left -= min(len(cell["source"]), MAX_CODE)
         elif cell["role"] == "given" and _error(cell):
             yield _cell(cell)
+    if left <= 0:
+        yield _note("Not shown here", ["Further cells that you added."])
 
 
 def _exercise_after(cells, index):
@@ -217,7 +224,8 @@ def _cell(cell):
     source = "\n".join(lines[:MAX_LINES])[:MAX_CODE]
     if len(lines) > MAX_LINES:
         source += f"\n# … {len(lines) - MAX_LINES} more lines"
-    shown = [f"<pre class='code'>{_highlighted(source)}</pre>"]
+    coloured = _known if len(source) <= MAX_KEPT else _highlighted
+    shown = [f"<pre class='code'>{coloured(source)}</pre>"]
     output = cell["output"] or {}
     text = output.get("text", "").strip("\n")
     if text:
@@ -257,9 +265,11 @@ def _error(cell):
     return f"<div class='note'>{html.escape(text)}</div>"
 
 
-@functools.lru_cache(maxsize=2048)
 def _highlighted(source):
     return highlight(source, *_colours())
+
+
+_known = functools.lru_cache(maxsize=2048)(_highlighted)
 
 
 @functools.cache

@@ -120,6 +120,7 @@ class Arrival:
 
     student: an identifier; until all are known, the name that it stands for
     name: that name, without differences that nobody sees
+    digest: of its bytes, which may be many and are not kept
     problem: why it cannot be graded, "" if it can
     choices: sentences about how it was chosen among several, and whose it is
     handed_in: when, as nbgrader's timestamp.txt beside it says, or ""
@@ -131,7 +132,7 @@ class Arrival:
     label: str
     lesson: str = ""
     submitted: object = None
-    data: bytes = b""
+    digest: str = ""
     problem: str = ""
     choices: tuple[str, ...] = ()
     modified: float = 0.0
@@ -444,7 +445,12 @@ def _arrival(file, lessons, files, above, single):
             ),
         )
     return Arrival(
-        student, file.label, lesson, submitted, data, modified=file.modified
+        student,
+        file.label,
+        lesson,
+        submitted,
+        hashlib.sha256(data).hexdigest(),
+        modified=file.modified,
     )
 
 

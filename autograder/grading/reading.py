@@ -9,6 +9,7 @@ import json
 import re
 
 MAX_BYTES = 50 * 2**20
+MAX_CODE = 4 * 2**20  # characters in all cells of code; a lesson has 50,000
 CONFLICT = re.compile(r"^<{7}(?: |$)", re.MULTILINE)
 SCRIPT_CELL = re.compile(r"^(?:# ?%%.*|# In\[.*\]:?)$", re.MULTILINE)
 DEFINES = re.compile(r"^[ \t]*(def|class|import|from) ", re.MULTILINE)
@@ -240,12 +241,25 @@ def _submitted(made, repairs):
             "readable source and could not be used."
         )
     return Submitted(
-        tuple(filter(None, cells)),
+        _measured(filter(None, cells)),
         _word(course.get("lesson")),
         _word(course.get("version")),
         _word(language.get("version")),
         tuple(repairs),
     )
+
+
+def _measured(cells):
+    """The cells, if they do not have absurdly much code."""
+    cells = tuple(cells)
+    code = [len(cell.source) for cell in cells if cell.kind == "code"]
+    if sum(code) > MAX_CODE:
+        raise UnreadableError(
+            f"its cells have {sum(code) / 2**20:.0f} MB of code, more than "
+            "answers to this course can need: delete what is not yours to "
+            "hand in (data, printed output), and hand it in again."
+        )
+    return cells
 
 
 def _word(value):
@@ -299,7 +313,7 @@ def _script(text, repairs):
         "code",
         *("markdown" if "[markdown]" in mark[0] else "code" for mark in marks),
     ]
-    cells = tuple(
+    cells = _measured(
         Cell(kind, text[start:end].strip("\n"))
         for kind, start, end in zip(kinds, starts, ends, strict=True)
         if text[start:end].strip()

@@ -12,7 +12,7 @@ import difflib
 import functools
 import re
 
-from autograder.cells import defines, parses, tree_of
+from autograder.cells import defines, parses
 from autograder.course import checked_by
 from autograder.grading.reading import Cell
 
@@ -482,4 +482,4 @@ def _adds(cell, given):
     if given.role == "check":
         # Other calls of check are no business of the graded notebook.
         new = [line for line in new if not line.strip().startswith("check(")]
-    return bool(new) and tree_of(cell.source) is not None
+    return bool(new) and parses(cell.source)

@@ -395,6 +395,19 @@ def noise_added(made, rng):
         )
 
 
+@mutation
+def data_pasted(made, rng):
+    made["cells"].insert(
+        rng.randrange(len(made["cells"]) + 1),
+        {
+            "cell_type": "code",
+            "metadata": {},
+            "outputs": [],
+            "source": f'data = """{"0.5, " * 200_000}"""',
+        },
+    )
+
+
 # The format.
 
 

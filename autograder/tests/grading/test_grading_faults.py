@@ -9,7 +9,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from autograder.build import source_notebook
-from autograder.cells import NO_PYTHON, parses
+from autograder.cells import NO_PYTHON, defines, parses
 from autograder.course import released_path
 from autograder.grading.intake import which
 from autograder.grading.reading import UnreadableError, read
@@ -194,6 +194,12 @@ def test_magics_are_python_too():
     assert parses("%matplotlib inline\n!pip install x\nx = 1\nx?")
     assert parses("if 1:\n\ta, b_2 = !ls\n\tc= %pwd\nd=!ls\n?f\nf.g??")
     assert not parses("def f(:")
+
+
+def test_a_cell_too_long_to_parse_defines_what_its_lines_say():
+    source = f"def f():\n    return 1\n{'x = 1;' * 50_000}\nclass G: pass"
+    assert not parses(source)
+    assert defines(source) == {"f", "G"}
 
 
 @pytest.mark.parametrize("line", [" ", "\t", "x ", "x, ", "x", "x.", "?", "%"])

@@ -217,8 +217,12 @@ def test_scripts_of_colab_and_jupytext():
             "line 30 has a merge conflict",
         ),
         (b"x" * (51 * 2**20), "MB"),
+        (
+            TEXT.replace("def f", "#" * 5 * 2**20 + "\\ndef f").encode(),
+            "5 MB of code",
+        ),
     ],
-    ids=range(14),
+    ids=range(15),
 )
 def test_what_is_no_notebook_is_told_in_a_sentence(data, says):
     with pytest.raises(UnreadableError) as told:

@@ -420,7 +420,7 @@ def test_a_notebook_that_only_lost_its_process_is_not_given_zero(
         batch, "warm_process", lambda settings: Scripted(does, orphaned=True)
     )
     data = json.dumps(notebook_of()).encode()
-    arrival = Arrival("ann", "x.ipynb", LESSON, read(data), data)
+    arrival = Arrival("ann", "x.ipynb", LESSON, read(data))
     made = grade_one(arrival, Settings("tests"))
     assert "grade this notebook alone" in made["problem"]
 
