@@ -13,7 +13,7 @@ from figures import style
 from figures.tables import released, total
 
 CORE = 3  # levels up to this one are the core path, the others challenges
-WEEK = 240  # minutes of homework, as `book/teach.md` says
+WEEK = 240  # minutes of homework
 # What a lesson takes for granted; a lesson that is not here needs none.
 NEEDS = {
     "ch2_multi_head": ["ch1_self_attention"],
@@ -97,7 +97,10 @@ def picture():
 def term():
     """The weeks that each lesson's core path takes, one after the other."""
     week = 1
-    rows = ["| Weeks | Lesson | Hours without challenges |", "|---|---|---:|"]
+    rows = [
+        f"| Weeks of {WEEK / 60:g} hours | Lesson | Hours |",
+        "|---|---|---:|",
+    ]
     for lesson in released():
         about = stamp(lesson)
         minutes = sum(
