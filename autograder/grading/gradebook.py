@@ -33,7 +33,7 @@ from traitlets.config.loader import PyFileConfigLoader
 from autograder.course import ROOT, checked_by, released_path
 from autograder.grading import importing
 from autograder.grading.feedback import harmless_markdown, page
-from autograder.grading.intake import CANVAS, MOODLE
+from autograder.grading.intake import from_lms
 from autograder.grading.records import report_of, write_atomically
 
 logging.getLogger("traitlets").setLevel(logging.WARNING)
@@ -362,9 +362,8 @@ def _number(label):
     label: as of an `Arrival`
     returns: "" for a file that does not come from one
     """
-    *folders, name = label.split("/")
-    found = [*map(MOODLE.match, folders), CANVAS.match(name)]
-    return next((each["number"] for each in found if each), "")
+    _, number = from_lms(label.split("/")) or ("", "")
+    return number
 
 
 def _moment(text):

@@ -79,6 +79,14 @@ CANVAS = re.compile(
     r"^(?P<name>[^_]+)_(?:LATE_)?(?P<number>\d+)_\d+_"
     r"(?P<file>.+)$"
 )
+BRIGHTSPACE = re.compile(
+    r"^(?P<number>\d+)-\d+ - (?P<name>.+) - .*\d{3,4}\b.*$"
+)
+# Title of the column, user, "attempt" in the site's language, time; a note of
+# the same name says who it was.
+BLACKBOARD = re.compile(
+    r"^.*_(?P<name>[^_]+)_[^\W\d_]+_\d{4}(?:-\d\d){5}(?:_.+|\.txt)$"
+)
 COPIES = [
     re.compile(pattern, re.IGNORECASE)
     for pattern in (
@@ -291,7 +299,7 @@ def _opened(file, depth=0, packed=False, telling=True):
         stem = re.sub(r"\.(zip|tar|tgz|gz|bz2|xz)\b", "", file.path[-1])
         # What was handed to the grader is named after nobody.
         if telling and (depth or len(file.path) > 1 or packed and one):
-            inside += (stem,)
+            inside += (file.path[-1] if from_lms(file.path) else stem,)
         mute = _mute(member.path for member in members)
         for member in members:
             below = member.path[-1:] if one and packed else member.path
@@ -318,8 +326,12 @@ def _is_one_person_s(members):
         for member in members
         if member.path[-1].lower().endswith(".ipynb") and not _ignored(member)
     ]
-    if any(map(CANVAS.match, names)) or any(
-        MOODLE.match(part) for each in members for part in each.path[:-1]
+    if any(
+        from_lms(each.path)
+        for each in members
+        if len(each.path) > 1
+        or each.path[-1] in names
+        or _is_archive(each.path[-1])
     ):
         return False
     known = set(map(_simple, lessons()))
@@ -408,7 +420,9 @@ def _arrival(file, lessons, files, above, single):
     suffix = pathlib.PurePath(file.path[-1]).suffix.lower()
     if file.trouble:
         return Arrival(student, file.label, problem=file.trouble)
-    if suffix not in NOTEBOOKS and _has_notebook(file, files):
+    if suffix not in NOTEBOOKS and (
+        _has_notebook(file, files) or _from_the_site(file, files)
+    ):
         return None
     if suffix == ".py" and any(
         other.path[:-1] == file.path[:-1]
@@ -465,6 +479,23 @@ def _has_notebook(file, files):
     )
 
 
+def _from_the_site(file, files):
+    """Whether a learning management system has added a file itself."""
+    *folder, name = file.path
+    if name == "index.html":
+        return any(
+            list(other.path[: len(folder)]) == folder
+            and BRIGHTSPACE.match(other.path[len(folder)])
+            for other in files
+        )
+    stem = name.removesuffix(".txt")
+    return bool(BLACKBOARD.match(name)) and any(
+        list(other.path[: len(folder)]) == folder
+        and other.path[len(folder)].startswith(f"{stem}_")
+        for other in files
+    )
+
+
 def which(submitted, path, lessons):
     """The lesson that a notebook answers, or ""."""
     shares = {lesson.name: share(lesson, submitted) for lesson in lessons}
@@ -515,13 +546,9 @@ def whose(path, lessons, above=(), single=False):
     above: the folders that lead there, outermost first
     single: whether the file itself was handed to the grader
     """
-    for part in path[:-1]:
-        found = MOODLE.match(part)
-        if found:
-            return f"{found['name']}_{found['number']}"
-    found = CANVAS.match(path[-1])
+    found = from_lms(path)
     if found:
-        return f"{found['name']}_{found['number']}"
+        return "_".join(filter(None, found))
     known = {_simple(lesson) for lesson in lessons}
     # Folders of nbgrader's trees: submitted/student/lesson/notebook.
     folders = _without_lessons(path[:-1], known)
@@ -540,6 +567,25 @@ def whose(path, lessons, above=(), single=False):
     ):
         return outer[-1]
     return stem or pathlib.PurePath(path[-1]).stem
+
+
+def from_lms(path):
+    """(name, number) of a student as a learning management system has put
+    them into a path; the number may be "". None if it comes from elsewhere.
+    """
+    for part in path[:-1]:
+        found = MOODLE.match(part) or BRIGHTSPACE.match(part)
+        if found:
+            return found["name"], found["number"]
+    for part in path:
+        if part == path[-1] or _is_archive(part):
+            found = BLACKBOARD.match(part)
+            if found:
+                return found["name"], ""
+            found = CANVAS.match(part)
+            if found:
+                return found["name"], found["number"]
+    return None
 
 
 def _without_lessons(folders, known):

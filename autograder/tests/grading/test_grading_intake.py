@@ -163,6 +163,66 @@ def test_a_zip_in_a_zip(tmp_path, data):
     }
 
 
+def packed(data, name="work/x.ipynb"):
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w") as archive:
+        archive.writestr(name, data)
+    return file.getvalue()
+
+
+@pytest.mark.parametrize(
+    "names, students",
+    [
+        (
+            [
+                "12-77 - Ann Lee - Oct 5, 2026 1130 AM/x.ipynb",
+                "13-77 - 4711 Bo Ek - 05 October 2026 612 PM/x.zip",
+                "14-77 - Ann Lee - 5 oktober 2026 1812/x.ipynb",
+                "index.html",
+            ],
+            {"Ann_Lee_12", "4711_Bo_Ek_13", "Ann_Lee_14"},
+        ),
+        (
+            [
+                "Lesson 1_alee_attempt_2026-10-05-11-30-00.txt",
+                "Lesson 1_alee_attempt_2026-10-05-11-30-00_x.ipynb",
+                "Lesson 1_bo.ek_poging_2026-10-05-11-30-01_work.zip",
+                "Lesson 1_bo.ek_poging_2026-10-05-11-30-01.txt",
+            ],
+            {"alee", "bo.ek"},
+        ),
+        (
+            ["doejane_1234_98765_x.ipynb", "roejo_LATE_1235_98766_work.zip"],
+            {"doejane_1234", "roejo_1235"},
+        ),
+    ],
+    ids=["Brightspace", "Blackboard", "Canvas"],
+)
+@pytest.mark.parametrize("unpacked", [False, True])
+def test_what_a_site_packs(tmp_path, data, names, students, unpacked):
+    path = tmp_path / "class.zip"
+    with zipfile.ZipFile(path, "w") as archive:
+        for name in names:
+            content = {"ipynb": data, "zip": packed(data)}
+            archive.writestr(name, content.get(name.split(".")[-1], "<p>"))
+    if unpacked:
+        zipfile.ZipFile(path).extractall(tmp_path / "class")
+        path = tmp_path / "class"
+    assert set(found(path)) == {(name, LESSON) for name in students}
+
+
+def test_a_site_s_note_alone_is_told(tmp_path, data):
+    path = tmp_path / "class.zip"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("L1_alee_attempt_2026-10-05-11-30-00.txt", "Sorry!")
+        archive.writestr("index.html", "<p>")
+        archive.writestr("bob/x.ipynb", data)
+    made = found(path)
+    assert ("bob", LESSON) in made
+    assert made["alee", ""].problem
+    assert len(made) == 3
+
+
 def test_one_zip_a_student(tmp_path, data):
     for student, name in (
         ("alice", f"{LESSON}.ipynb"),
