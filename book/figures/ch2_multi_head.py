@@ -174,8 +174,8 @@ def groups(n_heads=6):
         ax.set_title(name, fontsize=10)
         ax.set(xlim=(-0.7, n_heads - 0.3), ylim=(-0.35, 1.35))
         ax.axis("off")
-    axes[0].text(-0.7, 1.3, "query heads", fontsize=8, ha="left")
-    axes[0].text(-0.7, -0.42, "key and value heads", fontsize=8, ha="left")
+    for height, words in ((1, "query\nheads"), (0, "key and\nvalue\nheads")):
+        axes[0].text(-1, height, words, fontsize=9, ha="right", va="center")
     return fig
 
 

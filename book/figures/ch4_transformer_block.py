@@ -219,9 +219,15 @@ def _wire(ax, title, *, branch, stream, top):
         ax.plot([0, 1.8, 1.8], [base, base, join], **line)
         ax.annotate(
             "",
-            (0.2, join),
+            (0, join),
             (1.8, join),
-            arrowprops={"arrowstyle": "-|>", "color": "black"},
+            # Points: up to the edge of the circle of the sum.
+            arrowprops={
+                "arrowstyle": "-|>",
+                "color": "black",
+                "shrinkA": 0,
+                "shrinkB": 8,
+            },
         )
         heights = [base + 0.9, base + 1.9]
         for height, part in zip(heights[-len(branch) :], branch, strict=True):

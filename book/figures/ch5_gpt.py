@@ -143,11 +143,11 @@ def learning(losses, held_out, lines):
     losses: of each step; held_out: {step: loss}; lines: {name: loss}
     """
     fig, ax = plt.subplots(figsize=(7, 3.6))
-    ax.plot(losses, color=style.BLUE, lw=0.6, alpha=0.45)
+    ax.plot(losses, color=style.BLUE, lw=0.6, alpha=0.45, label="one batch")
     width = max(1, len(losses) // 40)
     smooth = np.convolve(losses, np.ones(width) / width, "valid")
     middle = np.arange(len(smooth)) + (width - 1) / 2
-    ax.plot(middle, smooth, "-", color=style.BLUE, label="training text")
+    ax.plot(middle, smooth, "-", color=style.BLUE, label="mean of batches")
     ax.plot(
         *zip(*held_out.items(), strict=True),
         "o",
@@ -158,7 +158,7 @@ def learning(losses, held_out, lines):
         ax.axhline(loss, color="black", lw=0.8, ls=":")
         ax.text(len(losses), loss + 0.03, name, ha="right", fontsize=8)
     ax.set(xlabel="update", ylabel="loss (nats a character)")
-    ax.legend(loc=(0.5, 0.62))
+    ax.legend(loc="lower right", bbox_to_anchor=(1, 1), ncols=3, fontsize=9)
     return fig
 
 

@@ -202,7 +202,13 @@ def groups(runs, valleys):
         x = np.linspace(np.log10(N.min()), np.log10(N.max()), 60)
         ax.plot(10**x, curve(x), "-", color=colour, lw=1)
         ax.plot(
-            best, curve(np.log10(best)), "*", color="black", ms=11, zorder=5
+            best,
+            curve(np.log10(best)),
+            "*",
+            color="black",
+            mfc="none",  # a measured point may lie behind
+            ms=12,
+            zorder=5,
         )
     ax.set(
         xscale="log",
@@ -286,9 +292,9 @@ def spread(draws, own):
     right.hist(draws["inside"], bins=20, color=style.GREEN, alpha=0.8)
     right.hist(draws["outside"], bins=20, color=style.ORANGE, alpha=0.8)
     top = right.get_ylim()[1]
-    for name, words, colour in (
-        ("inside", "within", style.GREEN),
-        ("outside", "1,000 times\nbeyond", style.ORANGE),
+    for name, words in (
+        ("inside", "within"),
+        ("outside", "1,000 times\nbeyond"),
     ):
         right.text(
             np.median(draws[name]),
@@ -296,7 +302,6 @@ def spread(draws, own):
             words,
             ha="center",
             fontsize=9,
-            color=colour,
         )
     right.set(
         title="The losses they predict",
@@ -320,7 +325,7 @@ def published(sets):
     ):
         ax.plot(C, C / 6 / _best(p, C) ** 2, line, color=colour, lw=2)
         end = C[-1] / 6 / _best(p, C[-1:])[0] ** 2
-        ax.text(1.3 * C[-1], end, name, color=colour, va="center", fontsize=9)
+        ax.text(1.3 * C[-1], end, name, va="center", fontsize=9)
     ax.axhline(20, color=style.GREY, lw=0.8)
     ax.text(2e25, 20.8, "20", color=style.GREY)
     for name, N, D in (("GPT-3", 175e9, 300e9), ("Chinchilla", 70e9, 1.4e12)):

@@ -249,13 +249,13 @@ def formulas():
             "softmax",
         ),
         (
-            "Cross attention",
+            "Cross-attention",
             r"queries of the decoder, keys and values of the encoder",
-            f"weights (B, T_dec, T_enc): {_cross_shape()} for 5 and 7 steps",
+            f"weights (B, Tdec, Tenc): {_cross_shape()} for 5 and 7 steps",
             "additive_attention",
         ),
     ]
-    return _table(["Formula", "", "Check it"], rows)
+    return _table(["What", "Formula", "Check it"], rows)
 
 
 def numbers():
@@ -270,8 +270,8 @@ def numbers():
         (
             "Sinusoid and RoPE base",
             f"{10_000:,}",
-            "raise RoPE's base for longer contexts: times 8 at Dh = 128 "
-            f"is {ntk:,.0f} (NTK)",
+            f"raise RoPE's base for longer contexts: to {ntk:,.0f} for 8 "
+            "times the length at Dh = 128 (NTK)",
             "rope_inv_freq",
         ),
         (
@@ -387,13 +387,13 @@ def failures():
     """Eight symptoms; the troubleshooting page has all of them."""
     rows = [
         (
-            "`ValueError` on d_model and n_heads",
+            "`ValueError` on `d_model` and `n_heads`",
             "D is not divisible by H",
             "pick H that divides D",
             "split_heads",
         ),
         (
-            "`seq_len` exceeds max_context_length",
+            "`seq_len` exceeds `max_context_length`",
             "T is larger than the mask",
             "crop to the last `context_length` tokens",
             "MultiHeadSelfAttention",

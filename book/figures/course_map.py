@@ -55,13 +55,14 @@ def picture():
     """The lessons as boxes, each to the right of what it comes after."""
     fig, ax = plt.subplots(figsize=(7, 2.3))
     places = _places()
+    boxes = {}
     for lesson, (x, y) in places.items():
         about = stamp(lesson)
         title = f"{_number(lesson)} {about['title']}".strip()
         words = textwrap.fill(title, 17)
         minutes = total(about["exercises"], "minutes")
         points = total(about["exercises"], "points")
-        ax.text(
+        boxes[lesson] = ax.text(
             x,
             y,
             f"{words}\n{minutes} min\n{points} points",
@@ -75,22 +76,24 @@ def picture():
             },
             zorder=2,
         )
+    last, _ = max(places.values())
+    ax.set(xlim=(-0.5, last + 0.5), ylim=(-1, 1))
+    ax.axis("off")
+    fig.draw_without_rendering()  # boxes have sizes now
+    for lesson in places:
         for need in filter(places.get, NEEDS.get(lesson, [])):
             ax.annotate(
                 "",
-                (x, y),
+                places[lesson],
                 places[need],
                 arrowprops={
                     "arrowstyle": "-|>",
                     "color": style.GREY,
-                    "shrinkA": 42,  # points: half a box and a little
-                    "shrinkB": 42,
+                    "patchA": boxes[need].get_bbox_patch(),
+                    "patchB": boxes[lesson].get_bbox_patch(),
                 },
                 zorder=1,
             )
-    last, _ = max(places.values())
-    ax.set(xlim=(-0.5, last + 0.5), ylim=(-1, 1))
-    ax.axis("off")
     return fig
 
 

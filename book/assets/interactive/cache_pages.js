@@ -125,8 +125,8 @@
     for (const name of ["A", "B"]) {
       const table = tables[name];
       lists[name].textContent = table
-        ? `${name}: pages ${table.pages.join(", ")}; reads "` +
-          `${read(table)}"`
+        ? `${name}: pages ${table.pages.join(", ")}; reads ` +
+          `\u201c${read(table)}\u201d`
         : `${name}: none`;
     }
     const inUse = pool.filter((page) => page.users > 0).length;

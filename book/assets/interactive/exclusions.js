@@ -11,8 +11,7 @@
     const front = C / 10 ** exponent;
     return `${Number(front.toFixed(1))}\u00b7${power(exponent)}`;
   };
-  const set = ui.add(root, "fieldset", { class: "ta-row" });
-  ui.add(set, "legend", {}, "Groups in the fit (FLOPs):");
+  const set = ui.group(root, "Groups in the fit (FLOPs):");
   const boxes = data.groups.map((group) => {
     const label = ui.add(set, "label");
     const box = ui.add(label, "input", { type: "checkbox" });

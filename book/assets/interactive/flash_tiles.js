@@ -5,7 +5,7 @@
   const { scores, values, tall, wide } = data;
   const T = scores.length;
   const words = (x, digits = 2) => Number.isFinite(x)
-    ? x.toFixed(digits).replace("-", "\u2212")
+    ? ui.fixed(x, digits)
     : x < 0 ? "\u2212\u221e" : "\u2013";
 
   const causal = ui.choice(root, "Mask:",

@@ -191,7 +191,7 @@
     const { x, y } = axes(right.layer, span, reach, {
       xs: whole(...span, span[1] - span[0] > 4 ? 2 : 1)
         .map((n) => [n, short(n)]),
-      ys: [[0, "1"], [1, "10"], [2, "100"], [3, "1000"]],
+      ys: [[0, "1"], [1, "10"], [2, "100"], [3, "1,000"]],
       xName: "compute C (FLOPs)", yName: "D / N" });
     path(right.layer, span.map((n) => [x(n), y(Math.log10(20))]),
       { stroke: "currentColor", "stroke-dasharray": "2 4" });

@@ -27,8 +27,7 @@
     }
     return out;
   };
-  const words = (number, digits = 3) =>
-    number.toFixed(digits).replace("-", "\u2212");
+  const words = (number, digits = 3) => ui.fixed(number, digits);
   const dot = (x, y) => x.reduce((sum, value, i) => sum + value * y[i], 0);
 
   const sliders = ui.add(root, "div", { class: "ta-row" });
@@ -123,6 +122,7 @@
   const plot = ui.add(root, "svg", { viewBox: "0 0 460 156", role: "img",
     class: "ta-wide",
     style: "max-width: 500px", "aria-label": "Score against a shift of both positions" });
+  ui.add(plot, "text", { x: 4, y: 10 }, "score");
   const [left, right, top, bottom, reach] = [30, 450, 14, 118, 8];
   const x = (by) => left + by / (shown - 1) * (right - left);
   const y = (value) => (top + bottom) / 2
@@ -138,7 +138,7 @@
       "text-anchor": "middle" }, by);
   }
   ui.add(plot, "text", { x: (left + right) / 2, y: 148,
-    "text-anchor": "middle" }, "score when both positions move on by …");
+    "text-anchor": "middle" }, "steps that both positions move on");
   const curve = ui.add(plot, "polyline", { fill: "none",
     stroke: "var(--ta-green)", "stroke-width": 2.5 });
   const line = ui.add(root, "p", { "aria-live": "polite" });

@@ -61,7 +61,7 @@
       box.setAttribute("fill", `var(--ta-${colour})`);
       // A quarter is the largest slope that a softmax can have.
       box.setAttribute("style", ui.shade(4 * Math.abs(slope)));
-      const words = slope.toFixed(2).replace("0.", ".");
+      const words = ui.fixed(slope, 2).replace("0.", ".");
       text.textContent = Math.abs(slope) < 0.005 ? "0" : words;
     }));
     const mean = scores.reduce((a, b) => a + b) / count;

@@ -62,7 +62,7 @@
     const slider = ui.add(root, "div", { class: "ta-row" });
     const range = ui.range(slider, "Multiply the scaled scores by ",
       { min: 0, max: 10, step: 0.1, value: sharpness },
-      (value) => value.toFixed(1), () => update());
+      (value) => ui.fixed(value, 1), () => update());
     const fill = ui.bars(root, keys.map((_, i) => `key ${i + 1}`),
       ["", "score", "weight"]);
     const line = ui.add(root, "p", { "aria-live": "polite" });
@@ -87,7 +87,7 @@
       line.textContent = "output = " + weights
         .map((weight, i) => `${weight.toFixed(3)} v${subscript(i + 1)}`)
         .join(" + ") +
-        ` = (${output.map((c) => c.toFixed(3)).join(", ")})`;
+        ` = (${output.map((c) => ui.fixed(c, 3)).join(", ")})`;
     };
 
     keys.forEach((key, i) => ui.handle(left, key, {

@@ -118,7 +118,7 @@
         ui.add(group, "text", { ...middle, x: edge + j * size + size / 2 - 1,
           y: i * size + size / 2 + 4,
           style: `font-size: ${wide ? 9 : 11}px` },
-        value.toFixed(wide ? 1 : 2).replace("-", "\u2212"));
+        ui.fixed(value, wide ? 1 : 2));
         if (choose) {
           group.style.cursor = "pointer";
           group.addEventListener("pointerenter", () => choose(i, j));
@@ -175,7 +175,7 @@
       told.push(`${live.length} cell${live.length > 1 ? "s" : ""} of ` +
         `${names[source.name]} in position${rows.length > 1 ? "s" : ""} ` +
         `${rows.sort().join(", ")} (the largest slope, ` +
-        `${slope.toFixed(2).replace("-", "\u2212")}, at position ` +
+        `${ui.fixed(slope, 2)}, at position ` +
         `${Math.floor(index / width) + 1}, channel ${index % width + 1})`);
     }
     const svg = drawGrid(names[step.name], step.values,
@@ -197,7 +197,7 @@
     if (focused) svg.focus();
     line.textContent = `Position ${row + 1}, channel ${column + 1} of ` +
       `${names[step.name]} is ` +
-      `${step.values[row][column].toFixed(2).replace("-", "\u2212")}. ` +
+      `${ui.fixed(step.values[row][column], 2)}. ` +
       (told.length ? `It was fed by ${told.join(" and by ")}.` :
         "It comes from token and position embedding, or the block below.");
   };

@@ -83,7 +83,7 @@
     const show = () => {
       const [x, y] = plane.place(point);
       group.setAttribute("transform", `translate(${x} ${y})`);
-      const where = point.map((c) => c.toFixed(1)).join(", ");
+      const where = point.map((c) => this.fixed(c, 1)).join(", ");
       group.setAttribute(
         "aria-label",
         `${name} at ${where}; arrow keys move it`,
@@ -148,15 +148,21 @@
     };
   },
 
+  // A place for controls that belong together, under a name.
+  group(parent, text) {
+    const set = this.add(parent, "fieldset");
+    this.add(set, "legend", {}, text);
+    return this.add(set, "div", { class: "ta-row" });
+  },
+
   // One choice among several; returns a function that gives the choice.
   choice(parent, text, options, chosen, moved) {
-    const set = this.add(parent, "fieldset", { class: "ta-row" });
-    this.add(set, "legend", {}, text);
-    const group = `ta-${Math.random().toString(36).slice(2)}`;
+    const row = this.group(parent, text);
+    const name = `ta-${Math.random().toString(36).slice(2)}`;
     const inputs = options.map(([value, words]) => {
-      const label = this.add(set, "label");
+      const label = this.add(row, "label");
       const input = this.add(label, "input",
-        { type: "radio", name: group, value });
+        { type: "radio", name, value });
       label.append(words);
       input.checked = value === chosen;
       input.addEventListener("change", moved);
@@ -184,11 +190,14 @@
       return { score, fill, weight: this.add(box, "span", number) };
     });
     return (scores, weights) => rows.forEach((row, i) => {
-      row.score.textContent = scores[i].toFixed(2);
+      row.score.textContent = this.fixed(scores[i], 2);
       row.fill.style.width = `${100 * weights[i]}%`;
       row.weight.textContent = weights[i].toFixed(3);
     });
   },
+
+  // A number with so many digits and, below 0, a real minus.
+  fixed: (value, digits) => value.toFixed(digits).replace("-", "\u2212"),
 
   // The style of a fill whose strength is a share from 0 to 1.
   shade: (share) => `fill-opacity: calc(${share} * var(--ta-fullest));`,
