@@ -8,11 +8,20 @@ import dataclasses
 
 import torch
 from torch import nn
+from torch.overrides import TorchFunctionMode
 
 from autograder.exercise import Failure, Property, of_calls
 from autograder.observations import Raised, plain
 from autograder.probing import call, case, on_device, stopped, to_tensor
 
+# What torch emulates, slowly, on the meta device, where nothing has a value.
+DRAWS = {
+    "normal_",
+    "uniform_",
+    "kaiming_uniform_",
+    "xavier_uniform_",
+    "trunc_normal_",
+}
 TWINS = 8  # parameters shorter than this may be equal by chance
 
 
@@ -94,8 +103,12 @@ def call_modules(answer, inputs, scripts=None):
 def _one(answer, one, script, look, twice):
     args, kwargs = one["build"]
     try:
-        with on_device("meta" if one["meta"] else "cpu"):
-            module = answer(*args, **kwargs)
+        if one["meta"]:
+            with on_device("meta"), _Undrawn():
+                module = answer(*args, **kwargs)
+        else:
+            with on_device("cpu"):
+                module = answer(*args, **kwargs)
     except BaseException as error:
         return {"out": stopped(error)}
     if not isinstance(module, nn.Module):
@@ -132,6 +145,17 @@ def _one(answer, one, script, look, twice):
             "out"
         ]
     return seen
+
+
+class _Undrawn(TorchFunctionMode):
+    """Leaves tensors without values undrawn."""
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        kwargs = kwargs or {}
+        filled = args[0] if args else kwargs.get("tensor")
+        if getattr(func, "__name__", "") in DRAWS and filled.is_meta:
+            return filled
+        return func(*args, **kwargs)
 
 
 def _played(script, module, one):

@@ -63,8 +63,8 @@ from autograder import check
 #   entries; `dim` is any of its axes, negative numbers count from the end.
 # - The result has `x`'s shape, dtype and device.
 #   Every slice along `dim` sums to 1, each by itself.
-# - Scores of ±10,000 are fine, and so are a row near 0 and a row near 1,000
-#   in the same tensor.
+# - Scores of any finite size are fine, ±10,000 or ±1e30, and so are a row near
+#   0 and a row near 1,000 in the same tensor.
 #
 # **Example**
 #
@@ -138,7 +138,8 @@ def softmax(x: Tensor, dim: int = -1) -> Tensor:
 # - Draw `n` independent pairs (q, k) of vectors with `d_k` independent
 #   standard normal entries, and score every pair with q·k divided by
 #   1 (`scale="none"`), by $\sqrt{d_k}$ (`"sqrt"`) or by $d_k$ (`"d"`).
-# - Return the standard deviation of the `n` scores as a Python `float`.
+# - Return the standard deviation of the `n` scores as one number: a Python
+#   `float`; a number of numpy's or a tensor without axes passes, too.
 #   (Dividing by n or by n − 1 makes no difference that is graded.)
 # - **Measure it**: a formula that knows the answer is not an answer.
 #   Two seeds give two slightly different numbers, the same seed always gives
@@ -196,7 +197,7 @@ def score_std(d_k: int, n: int, scale: str, seed: int = 0) -> float:
     n: number of independent pairs
     scale: "none", "sqrt" or "d": divide by 1, by the root of d_k, by d_k
     seed: seeds a generator of the function's own
-    returns: a Python float, within sampling error of the true value
+    returns: one number, within sampling error of the true value
     """
     ### BEGIN SOLUTION
     divisor = {"none": 1.0, "sqrt": math.sqrt(d_k), "d": d_k}[scale]
@@ -392,7 +393,8 @@ def causal_mask(Tq: int, Tk: int, *, align: str = "lower_right") -> Tensor:
 # - Both may be given, and then both apply.
 # - A dead row, from either mask or from the two together, gives zeros in
 #   `weights` and in `out`.
-# - Gradients flow to `q`, `k` and `v`, and are finite past dead rows too.
+# - Gradients flow to `q`, `k`, `v` and a floating mask, and are finite past
+#   dead rows too.
 # - What is hidden has no influence at all: a hidden key or value may be
 #   changed to any finite numbers without the output changing.
 # - `torch.softmax` is allowed here.
@@ -585,8 +587,8 @@ def masked_softmax(scores: Tensor, keep: Tensor) -> Tensor:
 #
 # **Contract**
 #
-# - `lengths` is an integer tensor (B,), with 0 ≤ length ≤ T; `T` is the
-#   padded length.
+# - `lengths` is a tensor (B,) of any integer dtype, with 0 ≤ length ≤ T; `T`
+#   is the padded length.
 # - Return a boolean tensor (B, 1, 1, T) on the device of `lengths`: `True` at
 #   real positions, `False` at padding.
 #   A length of 0 gives a row of `False`.
@@ -838,7 +840,7 @@ def luong_score(s: Tensor, h: Tensor, W: Tensor | None = None) -> Tensor:
 # - A query that sees no key adds nothing to any gradient, and its row of `dq`
 #   is 0.
 #   No NaN or infinity anywhere, also for scores of ±10,000.
-# - numpy only: no automatic differentiation.
+# - numpy only: no automatic differentiation, no finite differences.
 #
 # **Example:** the numbers of task 1.5, and a loss that is the first entry of
 # the output.

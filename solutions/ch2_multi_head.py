@@ -23,6 +23,8 @@
 # - **Names of layers.** The check loads weights into your modules, so the
 #   parameters have to have the names and shapes in the docstring, and no
 #   others may exist.
+#   `state_dict` holds the parameters and nothing else: a buffer, if you want
+#   one, is made with `persistent=False`.
 #   `nn.Linear(n, m)` called `q_proj` makes `q_proj.weight` (m, n) and
 #   `q_proj.bias` (m,).
 #   How you initialise is yours, but no two matrices may start equal.
@@ -36,6 +38,7 @@
 #   their output is `out_proj`'s bias; all gradients are finite.
 # - **Errors.** Where a task asks for a `ValueError`, its text has the two
 #   numbers that do not fit.
+#   When they are sizes of a module, its constructor raises it.
 # - **Precision.** `float64` stays `float64` all the way, `float32` stays
 #   `float32`.
 #   The dtype of a module's parameters is that of its inputs.
@@ -44,7 +47,10 @@
 # - **Autograd.** Gradients flow from the results to the arguments and to all
 #   parameters.
 # - **Arguments** are never modified, and may be non-contiguous views.
-#   In eval mode a second call gives what the first gave.
+# - **Calls.** A call depends on its arguments and the parameters alone, not on
+#   the calls before it.
+#   Only the layer of task 2.2 has dropout; the others compute in train mode
+#   what they compute in eval mode.
 #
 # `F.scaled_dot_product_attention` is allowed in this notebook as a part of an
 # answer; `nn.MultiheadAttention` is not allowed in tasks 2.2 and 2.5, where it
@@ -227,10 +233,11 @@ def merge_heads(x: Tensor) -> Tensor:
 #   weights (B, H, T, T), query axis before key axis, **before** dropout, so
 #   that their rows sum to 1 in train mode too.
 # - Dropout acts in train mode only: `attn_dropout` on the attention weights,
-#   each entry by itself, `out_dropout` on the result of `out_proj`.
-#   What is left is divided by 1 − p.
-# - A stored mask, if you want one, moves with the module and stays out of
-#   `state_dict`: it is made of the configuration, not learnt.
+#   `out_dropout` on the result of `out_proj`.
+#   Each entry is dropped or kept by itself, and anew in each call; what is
+#   left is divided by 1 − p.
+# - A stored mask, if you want one, moves with the module and, as all buffers,
+#   stays out of `state_dict`: it is made of the configuration, not learnt.
 #
 # **Example:** all projections are identities, without biases.
 # Head 0 sees the first column only, head 1 the second.
@@ -768,7 +775,7 @@ class GroupedQueryAttention(nn.Module):
 # **Contract**
 #
 # - `w` is the weight (H·Dh, n) or the bias (H·Dh,) of a `k_proj` or a
-#   `v_proj`, in floating point; head h owns the rows h·Dh to (h + 1)·Dh.
+#   `v_proj`, in any floating dtype; head h owns the rows h·Dh to (h + 1)·Dh.
 # - Return (n_kv_heads·Dh, n) or (n_kv_heads·Dh,) in `w`'s dtype: each new
 #   head is the mean of the heads that will share it, H / n_kv_heads
 #   **consecutive** ones.
@@ -892,8 +899,9 @@ def rotate(x: Tensor) -> Tensor:
 # - `cache(x)` returns what has to be stored: (B, T, d_latent + d_rope), the
 #   latent, then the rotary key, **already rotated**.
 # - `forward(x, absorb=True)` gives the same numbers and the same gradients
-#   without forming a key of any head from the latents: no product of `k_up`
-#   with the latents of all tokens.
+#   without forming a key of any head from the latents, in train mode as well:
+#   no product of `k_up` with the latents, neither of all tokens at once nor
+#   of one after another.
 #   Nor should there be one of `v_up` with them (this is not checked).
 #
 # **Example:** what is stored for two equal tokens.

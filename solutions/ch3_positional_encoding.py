@@ -27,6 +27,8 @@
 # - **Default dtype.** Where no tensor is given, the result has torch's default
 #   dtype, `torch.get_default_dtype()`, as it is at the time of the call.
 #   Everything that you create on the way has to be as precise.
+# - **Numbers.** Where a Python `float` is asked for, a NumPy number or a
+#   tensor without axes will do as well.
 # - **Device.** A result is on the device of the arguments, or on torch's
 #   default device where no tensor is given.
 # - **Autograd.** Where a task asks for gradients, they flow from the result to
@@ -328,8 +330,11 @@ def equivariance_gap(
 #   that broadcasts to (..., T), x's shape without its last axis.
 #   So (T,) serves all heads and examples, (B, 1, T) gives each example its
 #   own positions, and a single number is one position for all.
-#   Positions may start anywhere, repeat, and stand in any order.
+#   Positions are 0 or more; they may start anywhere, repeat, and stand in any
+#   order.
 # - Return x's shape and dtype.
+#   For half-precision `x`, cosines, sines and products are `float32` or wider,
+#   too: only the finished result is rounded.
 #   `base` is b.
 # - `interleaved=True`: neighbours are pairs, channel 2i with 2i + 1.
 #   `interleaved=False`: channel i with channel i + Dh/2, as in Hugging Face's
@@ -440,7 +445,7 @@ def apply_rope(
 #   `to="interleaved"`: the way back.
 #   Pair i stays pair i, its first channel stays first, and every head keeps
 #   its rows.
-# - Any other `to` is a `ValueError`.
+# - Any other `to`, such as `"Half"`, is a `ValueError`.
 # - Return a tensor of the same shape and dtype.
 #
 # **Example:** one head, Dh = 6, the rows' numbers as a bias.
@@ -643,7 +648,7 @@ def alibi_bias(n_heads: int, Tq: int, Tk: int) -> Tensor:
 #   in between the share of $\theta_i / s$ grows linearly with i.
 #   If high equals low, take high + 0.001.
 #   The **attention factor** is $0.1 \ln s + 1$; for all other methods it is 1.
-# - Any other method is a `ValueError`.
+# - Any other method, such as `"dynamic"` or `"YaRN"`, is a `ValueError`.
 #   A method is only given its own keywords.
 #
 # **Example**

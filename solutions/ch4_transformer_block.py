@@ -30,9 +30,12 @@
 # - **Precision.** Modules and inputs share one floating dtype, which is also
 #   the dtype of the result.
 #   `float64` stays `float64` all the way.
+#   Half precision means `float16` and `bfloat16`.
 # - **Autograd.** Gradients flow to every floating input and every parameter.
 # - **Modes.** In eval mode (`module.eval()`) a module is a function: the same
 #   input gives the same output.
+#   Without dropout, train mode gives it too.
+#   Nothing is kept from one call to the next.
 # - **Arguments** are never modified, and may be non-contiguous views.
 
 # %% provided="imports"
@@ -349,6 +352,7 @@ def gelu(x: Tensor, approximate: str = "none") -> Tensor:
 # - If `d_ff` is `None`, it is ⌊8 · d_model / 3⌋, rounded **up** to a multiple
 #   of `multiple_of`; a multiple stays as it is.
 #   A `d_ff` that is given is taken as it is.
+# - Gates of several thousands give no NaN.
 # - `F.silu` and `nn.Linear` are allowed.
 #
 # **Example:** 4096 wide, ⌊8 · 4096 / 3⌋ = 10922, so with `multiple_of=256` the
@@ -449,6 +453,7 @@ class SwiGLU(nn.Module):
 # - `dropout` acts, in training only, in three places: on the attention
 #   weights, on the attention's output (after `out_proj`) and on the MLP's
 #   output (after `fc2`); nowhere else.
+#   Each entry is dropped by itself, anew in each call.
 # - More than `max_context_length` tokens are a `ValueError`.
 # - `nn.Linear`, `nn.LayerNorm`, `nn.Dropout`, `F.gelu` and `attend` from
 #   above are allowed.
@@ -589,17 +594,18 @@ class TransformerBlock(nn.Module):
 #
 # - `block` is an `nn.Module` that maps (B, T, `block.d_model`) to the same
 #   shape, for any B and T, with `float32` parameters on the CPU.
-#   Its dropouts are instances of `nn.Dropout`, at any depth, each with a p
-#   of its own; some of its parts may be in eval mode while others are in
-#   train mode.
+#   Its dropouts are instances of `nn.Dropout` or of a class derived from it,
+#   at any depth, each with a p of its own; some of its parts may be in eval
+#   mode while others are in train mode.
 # - Return the qualified names (as `block.named_modules()` gives them, for
 #   instance `"branches.0.net.2"`) of those dropouts that **change the
-#   output** in train mode when their p is 1 and all others' p is 0, in any
-#   order.
+#   output** when every part is in train mode, their p is 1 and all others' p
+#   is 0, in any order.
 #   What p is at present does not matter: one with p = 0 is a site as well.
 #   With no site the list is empty.
 # - Leave everything as you found it: each module's own mode, each p, torch's
-#   global random state, parameters and their gradients.
+#   global random state, parameters, their gradients and whether they are
+#   trained.
 #
 # **Example**
 #
@@ -938,7 +944,8 @@ class DecoderLayer(nn.Module):
 #
 # **Contract**
 #
-# - Return `{"rms": [...], "grad": [...]}` with L + 1 numbers each.
+# - Return `{"rms": [...], "grad": [...]}` with L + 1 numbers each; a tensor of
+#   them will do as well as a list.
 #   Entry 0 belongs to the input, entry l to the stream after l blocks.
 # - `rms` is the root mean square over all 4 · 32 · 64 numbers of the stream.
 #   `grad` is the norm (root of the sum of squares) of the loss's gradient
@@ -962,8 +969,8 @@ class DecoderLayer(nn.Module):
 # **Why it matters:** it is often said that post-LN activations explode and
 # pre-LN ones are bounded.
 # The reverse is true: a post-LN block ends with a norm, while a pre-LN stream
-# grows like the root of the depth, which is why pre-LN models need a final
-# norm.
+# grows about like the root of the depth, which is why pre-LN models need a
+# final norm.
 #
 # **A demonstration that fails.**
 # A widely copied demo takes $\lVert \mathrm{LN}(x)\rVert^2$ as its loss and
@@ -1007,7 +1014,7 @@ def depth_profile(L: int, norm_first: bool, seed: int) -> dict:
 
     L: number of blocks
     norm_first: pre-LN (True) or post-LN (False)
-    seed: seeds a generator of the function's own
+    seed: decides all that is random
     returns: {"rms": root mean squares of the stream, "grad": norms of the
         loss's gradient there}, L + 1 floats each; entry 0 is the input's
     """

@@ -80,6 +80,8 @@ class GPTConfig:
 #   `ln_f`; `lm_head.weight` (V, D).
 #   All linear layers but the head have biases, and so have the norms; with
 #   `cfg.bias=False` neither have.
+#   There are no other parameters; buffers, a mask for instance, are yours to
+#   choose.
 # - `lm_head.weight` and `tok_embed.weight` are **one** `nn.Parameter`; both
 #   names are in `state_dict()`.
 # - The stream starts as the sum of both embeddings.
@@ -89,15 +91,20 @@ class GPTConfig:
 #   all positions, not normalised; `loss` is `None` without targets, else the
 #   mean cross-entropy between the logits at t and the target at t + 1, in
 #   nats; a target of −100 does not count.
+#   Both have the weights' dtype.
+#   T may be another one at each call.
 # - More than `cfg.context_length` tokens are a `ValueError`.
-# - Dropout with probability `cfg.dropout`, in train mode only: on the sum of
-#   the embeddings, the attention weights, the attention's output and the
-#   MLP's output.
-#   (Most of it is checked with `dropout=1`, which makes all of these zeros;
-#   the attention weights by how often they are 0 with `dropout=0.5`.)
+# - Dropout with probability `cfg.dropout`, in train mode only, as
+#   `nn.Dropout` does it (each number by itself; what is kept is divided by
+#   1 − `cfg.dropout`): on the sum of the embeddings, the attention weights,
+#   the attention's output and the MLP's output, and nowhere else.
+#   (The check tries `dropout=1`, which makes all of these zeros, and counts
+#   zeros with `dropout=0.25`.)
 # - Initial weights as in task 5.3, drawn by the constructor: all matrices and
 #   embeddings N(0, 0.02²), but `out_proj` and `fc2` with the standard
 #   deviation 0.02/√(2L); biases 0, gains 1.
+#   torch's global random state drives the draws, and is not seeded: a model
+#   that is built after another one starts with other weights.
 # - `nn.Linear`, `nn.Embedding`, `nn.LayerNorm`, `F.gelu`, `F.cross_entropy`
 #   and `F.scaled_dot_product_attention` are allowed, and so is your block
 #   from chapter 4, pasted into the cell.
@@ -346,7 +353,9 @@ def lm_loss(logits: Tensor, ids: Tensor, ignore_index: int = -100) -> Tensor:
 #       others: they are gains of norms, whatever their names.
 # - The parameters stay the same objects: a head that is tied to the embedding
 #   stays tied, an untied one untied.
-# - torch's global random state drives the draws; do not seed it.
+#   Buffers stay as they are.
+# - torch's global random state drives the draws.
+#   Do not seed it, nor put it back: a second call draws other values.
 # - Nothing is returned.
 #
 # **Example** for a GPT with L = 8:
@@ -636,9 +645,12 @@ def simple_filter(
 # - `generator` is a `torch.Generator`, or `None` for torch's global one.
 #   It decides everything: the same generator state gives the same text,
 #   whatever the global state, which stays as it is.
-#   Nothing is seeded inside.
+#   Nothing is seeded inside, and drawing moves the generator on: a second
+#   call with it writes another text.
+# - No token ends the text: `max_new_tokens` come, whichever they are.
 # - The model runs in eval mode and without a graph for gradients.
-#   Afterwards its mode, and whether gradients are on, are as before.
+#   Afterwards its mode, and whether gradients are on, are as before; its
+#   parameters are trained as before.
 #
 # **Example** with a model that always adds 1 to the last token:
 #
@@ -721,11 +733,12 @@ def generate(
 #
 # **Contract**
 #
-# - While step < warmup: max_lr · (step + 1) / warmup.
-#   Step 0 learns already, and step warmup − 1 has max_lr.
-# - From step = warmup (max_lr) to step = total (min_lr): half a period of a
-#   cosine, in the share (step − warmup) / (total − warmup) of the way.
-# - From step = total on: min_lr.
+# - While `step < warmup`: `max_lr * (step + 1) / warmup`.
+#   Step 0 learns already, perhaps with less than `min_lr`, and step
+#   `warmup - 1` has `max_lr`.
+# - From step `warmup` (`max_lr`) to step `total` (`min_lr`): half a period of
+#   a cosine, in the share `(step - warmup) / (total - warmup)` of the way.
+# - From step `total` on: `min_lr`.
 # - `warmup` may be 0, or equal to `total`; it is never above it, and `total`
 #   is at least 1.
 # - Return a Python float.
@@ -934,6 +947,7 @@ def gpt_groups(model: nn.Module, wd: float) -> list:
 #   shift is inside.
 # - Train mode, also if the model comes in eval mode; afterwards the mode in
 #   which it came.
+#   The parameters keep their dtype, and are trained afterwards as before.
 # - The groups are those of task 5.7b, with `cfg.weight_decay`; the optimiser
 #   is `cfg.make_optimizer(groups)`, or `torch.optim.AdamW` with the groups,
 #   `cfg.betas` and `cfg.eps`.
@@ -1068,8 +1082,9 @@ def train(model: nn.Module, data: Tensor, cfg: TrainConfig) -> list[float]:
 #
 # **Contract**
 #
-# - `logp_fn(ids)` takes a list of ids that starts with `bos` and returns a
-#   tensor (V,) with the log-probabilities of the next id; −inf is possible.
+# - `logp_fn(ids)` takes a list of Python ints that starts with `bos` and
+#   returns a tensor (V,) with the log-probabilities of the next id; −inf is
+#   possible.
 #   It is never asked about a finished sequence.
 # - A hypothesis is **finished** when an `eos` stands after `bos`.
 #   `bos` may be the same id as `eos`, as in GPT-2: the first id finishes
@@ -1080,8 +1095,8 @@ def train(model: nn.Module, data: Tensor, cfg: TrainConfig) -> list[float]:
 #   **total** log-probability, and the best k stay: a finished hypothesis
 #   keeps its place as long as it is among them.
 # - Return, of those that stay at the end, the one with the highest total,
-#   finished or not, as a list of ids: `bos` first, `eos` last if it was
-#   reached, at most `max_len` ids after `bos`.
+#   finished or not, as a list of Python ints: `bos` first, `eos` last if it
+#   was reached, at most `max_len` ids after `bos`.
 #   No length penalty.
 # - `max_len=0` gives `[bos]`; k may exceed V.
 #   There are no ties.
@@ -1285,8 +1300,12 @@ def load_gpt2(model: nn.Module, hf_state_dict: dict) -> None:
 #
 # Run `check.summary()` in a new cell: it lists your points and the tasks that
 # still miss some.
-# Before you hand in, restart the kernel and run all cells from the top; then
-# save and hand in this notebook under its own name.
+# Before you hand in, restart the kernel and run all cells from the top, so
+# that nothing depends on a cell you have since changed; then save and hand in
+# this notebook under its own name.
+# Write only in the cells that are yours: all others are restored when the
+# notebook is graded, and your helper functions may stand in cells of their
+# own.
 #
 # Now let it write.
 # Load the real GPT-2 with your `load_gpt2`, and let `generate` continue a

@@ -287,7 +287,8 @@ def hbm_accesses(N: int, d: int, M: int) -> dict:
 #   It is also tried with tensors on the device `meta`, which have a shape
 #   and no numbers; so what is stored stays in torch, on that device.)
 # - `max_len` tokens fit into each layer.
-#   One more is a `ValueError`, and then nothing has changed.
+#   One more is a `ValueError`, and then nothing has changed, and nothing is
+#   decided.
 # - `length` is an attribute or a property, not a method: the number of tokens
 #   that **every** layer holds.
 #   Between the first layer's update and the last layer's it is still the old
@@ -610,7 +611,7 @@ class CachedGPT(nn.Module):
 #
 # A model that never looks back further than w tokens needs a cache of w
 # tokens, however long the text.
-# After L layers information may still have come from about L·w tokens before:
+# After L layers information may still have come from L·(w − 1) tokens before:
 # Mistral 7B (Jiang et al. 2023), with 32 layers and a window of 4,096, reaches
 # about 131,000.
 #
@@ -1012,9 +1013,10 @@ class PagedKVCache:
 # - Return the tuple `(m, l)`: two arrays of shape (...) and of `s`'s dtype
 #   (numbers, if `s` has one axis), over the last axis.
 # - Where nothing is visible, because n is 0 or all scores are −inf, the state
-#   is (−inf, 0): without NaN, and without an error.
-# - What is judged is **m + ln l**, so another reference than the maximum is
-#   right, too, as long as nothing overflows: scores of ±10,000 are fine.
+#   is (−inf, 0), these two numbers: without NaN, and without an error.
+# - Everywhere else **m + ln l** is judged, so another reference than the
+#   maximum is right, too, as long as nothing overflows: scores of ±10,000 are
+#   fine.
 #
 # **Example**
 #
@@ -1078,7 +1080,7 @@ def online_softmax_state(s: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 #   In those that the check hands over, m is the maximum of what was seen.
 # - Return the state of both pieces together, `(m, l)`, of the same shape and
 #   dtype; what is judged is again m + ln l.
-# - A state (−inf, 0) changes nothing; two of them give another, without NaN.
+# - A state (−inf, 0) changes nothing; two of them give (−inf, 0), without NaN.
 # - Maxima of 10,000 and −10,000 may meet.
 # - Your results are merged again, in any order: one after the other, or pair
 #   by pair.
@@ -1156,8 +1158,9 @@ def merge_states(a: tuple, b: tuple) -> tuple[np.ndarray, np.ndarray]:
 # - Return `(out, lse)`: the output (..., Tq, dv) of attention with the scale
 #   1/√d, in the inputs' dtype; and the natural logarithm of the sum of
 #   exp(score) over the visible keys of each query, (..., Tq).
-#   `lse` is in the inputs' dtype, but `float32` for half-precision inputs,
-#   which are computed in `float32` throughout.
+#   `lse` is in the inputs' dtype, but `float32` for half-precision inputs
+#   (`float16`, `bfloat16`), which are computed in `float32` throughout:
+#   scores, weights, sums and the division.
 # - Neither block needs to divide Tq or Tk, and may be larger than they are.
 # - `is_causal`: aligned to the lower right.
 #   A query that sees no key (Tq > Tk) gets the output 0 and an lse of −inf.
@@ -1167,11 +1170,11 @@ def merge_states(a: tuple, b: tuple) -> tuple[np.ndarray, np.ndarray]:
 #   you hold, beyond the arguments, take as much memory as the scores of all
 #   heads would.
 #   (It is tried with two heads of 61 queries and 67 keys, with tiles of
-#   64 × 6 and 8 × 64, and the first limit also with 12 queries, 13 keys and
-#   tiles of 3 × 4.
+#   64 × 6 and 8 × 64, and the first limit also with 12 queries, 13 keys,
+#   tiles of 3 × 4 and a causal mask.
 #   A boolean mask (Tq, Tk) is allowed; a matrix of positions counts.)
 #   Nor may an exponential be taken of more scores at once than a tile of
-#   each head has.
+#   each head has (`e ** s` is one, too).
 #   (That is tried with 2 queries, 60 keys and tiles of 2 × 5.)
 #   So a loop over heads, over queries, or over tiles of queries alone, is no
 #   answer.
@@ -1310,6 +1313,7 @@ def flash_forward(
 #   gradient.
 #   Inputs are `float64` or `float32`, and so are output and gradients.
 # - Gradients flow to q, k and v, for any upstream gradient.
+#   It may be a view, and is not modified.
 # - **Memory.** Work in tiles of your choice, of at most **16** queries and 16
 #   keys (a GPU takes 64 to 128; with 16 the check can be small).
 #   In neither pass may a floating tensor that you make have as many numbers as
@@ -1319,8 +1323,9 @@ def flash_forward(
 #   and the output together.
 #   Nor may an exponential be taken of more scores at once than a tile of 16 ×
 #   16 of each head has, so that a query with all its keys is too much.
-#   (It is tried with two heads of 70 queries and 75 keys, and the exponentials
-#   also with one head of 2 queries and 260 keys.)
+#   (It is tried with two heads of 70 queries and 75 keys and a causal mask,
+#   and the exponentials also with one head of 2 queries and 260 keys.
+#   A boolean mask (Tq, Tk) is allowed, as in task 6.8.)
 #   Floating numbers stay in PyTorch's tensors, which can be measured: single
 #   ones may be taken out in either pass, but fewer than there are scores.
 # - A second derivative is not asked for.
@@ -1460,8 +1465,12 @@ class FlashAttention(torch.autograd.Function):
 #
 # Run `check.summary()` in a new cell: it lists your points and the tasks that
 # still miss some.
-# Before you hand in, restart the kernel and run all cells from the top; then
-# save and hand in this notebook under its own name.
+# Before you hand in, restart the kernel and run all cells from the top, so
+# that nothing depends on a cell you have since changed; then save and hand in
+# this notebook under its own name.
+# Write only in the cells that are yours: all others are restored when the
+# notebook is graded, and your helper functions may stand in cells of their
+# own.
 #
 # You can now say what a model costs to run, token by token.
 # What it costs to train, and how large it should be for a given budget, is

@@ -23,7 +23,7 @@
 #   Training on D tokens takes C = 6ND FLOPs, where nothing finer is asked
 #   for: 2N for a token's forward pass, 4N for its backward pass.
 # - **A loss's constants** come as a dict `p` with the keys `"A"`, `"B"`,
-#   `"E"`, `"alpha"` and `"beta"`, all positive floats:
+#   `"E"`, `"alpha"` and `"beta"`, in any order, all positive floats:
 #   $\mathrm{loss}(N, D) = E + A / N^\alpha + B / D^\beta$.
 # - **Numbers** are Python floats or integers; arrays are numpy arrays of
 #   `float64` or of integers.
@@ -501,7 +501,7 @@ def kaplan_loss(N: float | None = None, D: float | None = None) -> float:
 #   Runs of one budget have exactly the same C.
 #   There are at least two budgets with at least three different N each; the
 #   number of runs may differ from budget to budget, and one N may have
-#   several runs, which all count.
+#   several runs, which all count, equal ones too.
 # - For each budget fit a **parabola** to the loss L as a function of ln N, by
 #   least squares with equal weights.
 #   Its vertex is $\ln N_\text{opt}$, wherever it lies, outside of the runs
@@ -864,8 +864,12 @@ def inference_optimal(
 #
 # Run `check.summary()` in a new cell: it lists your points and the tasks that
 # still miss some.
-# Before you hand in, restart the kernel and run all cells from the top; then
-# save and hand in this notebook under its own name.
+# Before you hand in, restart the kernel and run all cells from the top, so
+# that nothing depends on a cell you have since changed; then save and hand in
+# this notebook under its own name.
+# Write only in the cells that are yours: all others are restored when the
+# notebook is graded, and your helper functions may stand in cells of their
+# own.
 #
 # This was the last chapter.
 # You can now build a GPT, make it fast, and say how large it should be before

@@ -1,6 +1,9 @@
 """Lesson 1: what right answers on self-attention must satisfy."""
 
+import functools
+
 import numpy as np
+import torch
 
 from autograder.exercise import (
     AUTOGRAD,
@@ -13,7 +16,7 @@ from autograder.exercise import (
     values,
 )
 from autograder.observations import form_difference, number
-from autograder.probing import call_numpy, case
+from autograder.probing import call_numpy, call_torch, case, to_tensor
 
 SOFTMAX = (
     "softmax",
@@ -24,6 +27,69 @@ SOFTMAX = (
     "softmin",
 )
 HALF = "float16 has 11 bits: one unit in the last place is at most 1e-3"
+BFLOAT = "bfloat16 has 8 bits: one unit in the last place is at most 7.8e-3"
+
+
+def transposed(x):
+    """The same numbers in another order in memory: views that swap axes."""
+    return np.array(x.T, order="C").T
+
+
+def follows(*cases):
+    """A probe that also tries some cases on another device.
+
+    The meta device computes nothing, but knows where a tensor lies.
+    """
+    return functools.partial(_call_here_and_there, cases)
+
+
+def _call_here_and_there(cases, answer, inputs):
+    seen = call_torch(answer, inputs)
+    seen["there"] = all(_runs_there(answer, inputs[name]) for name in cases)
+    return seen
+
+
+def _runs_there(answer, one):
+    def moved(value):
+        value = to_tensor(value, one)
+        return value.to("meta") if isinstance(value, torch.Tensor) else value
+
+    args = [moved(value) for value in one["args"]]
+    kwargs = {name: moved(value) for name, value in one["kwargs"].items()}
+    try:
+        out = answer(*args, **kwargs)
+    except Exception as error:
+        # Answers that look at values cannot run there and may be right.
+        return not mixes_devices(error)
+    outs = out if isinstance(out, list | tuple) else [out]
+    return all(part.is_meta for part in outs if torch.is_tensor(part))
+
+
+def mixes_devices(error):
+    """Whether tensors of two devices met."""
+    text = str(error)
+    return "expected device" in text or "same device" in text
+
+
+def _stays_there(seen, want, inputs):
+    if seen["there"] is not True:
+        return Failure(
+            "with arguments on another device than the CPU, a tensor lies on "
+            "the CPU"
+        )
+    return None
+
+
+def device():
+    return law(
+        "device",
+        _stays_there,
+        because="no run on the CPU shows it",
+        says=(
+            "Create tensors on the device of an argument, for instance with "
+            "device=x.device or torch.zeros_like."
+        ),
+    )
 
 
 # 1.1
@@ -44,12 +110,17 @@ def softmax_inputs(rng):
         "a large score": case(np.array([0, 1000]) + rng.rand(1).round(2)),
         "shifted up": case(rng.randn(2, 5) + 1e4),
         "shifted down": case(rng.randn(2, 5) - 1e4),
+        "huge": case(np.array([1e30, -1e30, 0.0]) * (1 + rng.rand())),
+        "hugely negative": case(
+            np.array([-1e30, -2e30, -3e30]) * (1 + rng.rand())
+        ),
         "rows of different scale": case(wide + rng.randn(3, 1)),
         "a view": case(rng.randn(3, 7), strided=True),
+        "a transposed view": case(transposed(rng.randn(2, 3, 5))),
         "float32": case(rng.randn(2, 7).astype("float32")),
         "float32, large": case((rng.randn(2, 7) * 100).astype("float32")),
         "float16": case(rng.randn(40, 7) * 4, dtype="float16"),
-        "bfloat16": case(rng.randn(2, 7), dtype="bfloat16"),
+        "bfloat16": case(rng.randn(40, 7) * 4, dtype="bfloat16"),
     }
 
 
@@ -63,6 +134,7 @@ softmax = Exercise(
             "two rows",
             "a square",
             "a view",
+            "a transposed view",
             points=0.5,
             gate=True,
             says=(
@@ -86,6 +158,8 @@ softmax = Exercise(
             "a large score",
             "shifted up",
             "shifted down",
+            "huge",
+            "hugely negative",
             points=0.5,
             because="tells overflow from rows that spoil each other",
             says=(
@@ -124,7 +198,20 @@ softmax = Exercise(
                 "in their own dtype."
             ),
         ),
+        values(
+            "bfloat16",
+            "bfloat16",
+            tol=8e-3,
+            floor=1e-4,
+            because=BFLOAT,
+            says=(
+                "bfloat16 is half precision too: widen it to float32 as you "
+                "widen float16."
+            ),
+        ),
+        device(),
     ),
+    probe=follows("two rows", "middle axis"),
     forbids=SOFTMAX,
 )
 
@@ -134,6 +221,8 @@ softmax = Exercise(
 SCALES = {"none": 0.5, "sqrt": 0.0, "d": -0.5}  # the power of d_k that is due
 SEEDS = 30
 FEW, WIDE = 50, 32  # n and d_k
+SPREADS = 100  # seeds over which the results' spread is measured
+NARROW, BROAD = 0.067, 0.143  # what the spread lies between
 
 
 def score_std_inputs(rng):
@@ -161,7 +250,7 @@ def probe_score_std(answer, inputs):
         "exact": [answer(*call) for call in inputs["exact"]],
         "rough": [answer(*call) for call in inputs["rough"]],
         "few": [
-            answer(WIDE, FEW, "sqrt", seed + index) for index in range(SEEDS)
+            answer(WIDE, FEW, "sqrt", seed + index) for index in range(SPREADS)
         ],
         "again": answer(WIDE, FEW, "sqrt", seed),
         "more": answer(WIDE, 2 * FEW, "sqrt", seed),
@@ -194,9 +283,9 @@ def _std_measured(seen, want, inputs):
         return Failure("two seeds give the very same number")
     if few[0] == number(seen["more"]):
         return Failure("n and twice n give the very same number")
-    if not 0.042 < np.std(few) < 0.19:
+    if not NARROW < np.std(few) < BROAD:
         return Failure(
-            f"over {SEEDS} seeds with d_k = {WIDE} and n = {FEW} the results "
+            f"over {SPREADS} seeds with d_k = {WIDE} and n = {FEW}, results "
             f"spread by {np.std(few):.2g}, where about 0.1 is due"
         )
     return None
@@ -219,7 +308,8 @@ def _std_features(seen):
     return [
         *logs,
         float(np.std(rough) > 0.13 * abs(np.mean(rough))),
-        float(np.std(few) < 0.042 * abs(np.mean(few))),
+        float(np.std(few) < NARROW * abs(np.mean(few))),
+        float(np.std(few) > BROAD * abs(np.mean(few))),
         float(few[0] == few[1]),
         float(few[0] == number(seen["again"])),
         # One number for every n tells a formula from a fixed seed.
@@ -236,7 +326,7 @@ score_std = Exercise(
             "a number",
             _std_number,
             because="what is no number cannot be measured",
-            says=("Return one number, a Python float."),
+            says=("Return one number, for instance a Python float."),
             gate=True,
         ),
         law(
@@ -259,13 +349,15 @@ score_std = Exercise(
             _std_measured,
             points=0.5,
             because=(
-                "results spread by 0.104 at d_k = 32, n = 50; 30 that spread "
-                "by less than 0.042 or more than 0.19 have a probability of "
-                "1.4e-7. Those of all n·n pairs spread by 0.030"
+                "results spread by 0.104 at d_k = 32, n = 50; 100 that spread "
+                "by less than 0.067 or more than 0.143 have a probability of "
+                "2e-7. Those of all n·n pairs spread by 0.030, those of one "
+                "number for all entries of a query by 0.19"
             ),
             says=(
-                "The number has to come from n random pairs: other seeds give "
-                "slightly different numbers, and fewer pairs scatter more."
+                "The number has to come from n random pairs, each entry drawn "
+                "by itself: other seeds give slightly different numbers, and "
+                "fewer pairs scatter more."
             ),
         ),
         law(
@@ -371,12 +463,27 @@ def mask_inputs(rng):
         "three new queries": case(3, wide),
         "more queries than keys": case(4, 2),
         "many more queries": case(wide, 3),
+        "a long past": case(2, int(rng.randint(1040, 1060))),
         "lower right by name": case(2, 3, align="lower_right"),
         "upper left": case(2, 4, align="upper_left"),
         "upper left, one query": case(1, 4, align="upper_left"),
         "upper left, more queries": case(5, 3, align="upper_left"),
         "unknown alignment": case(2, 3, align="centre"),
+        "another corner": case(2, 3, align="upper_right"),
+        "the fourth corner": case(2, 3, align="lower_left"),
+        "capital letters": case(2, 3, align="Lower_Right"),
     }
+
+
+def probe_mask(answer, inputs):
+    """The calls, and whether the mask lies on the default device."""
+    seen = call_torch(answer, inputs)
+    with torch.device("meta"):
+        seen["there"] = all(
+            _runs_there(answer, inputs[name])
+            for name in ("square", "two new queries", "upper left")
+        )
+    return seen
 
 
 causal_mask = Exercise(
@@ -401,6 +508,7 @@ causal_mask = Exercise(
             "two new queries",
             "three new queries",
             "lower right by name",
+            "a long past",
             points=1,
             says=(
                 "The queries are the newest positions: the last one sees "
@@ -431,13 +539,27 @@ causal_mask = Exercise(
         refuses(
             "unknown alignment",
             "unknown alignment",
+            "another corner",
+            "the fourth corner",
+            "capital letters",
             points=0.5,
             says=(
                 "Any other align is a mistake of the caller: raise a "
                 "ValueError."
             ),
         ),
+        law(
+            "default device",
+            _stays_there,
+            because="no run on the CPU shows it",
+            says=(
+                "Leave the device to torch: whoever calls this function says "
+                "with torch.device or torch.set_default_device where new "
+                "tensors go."
+            ),
+        ),
     ),
+    probe=probe_mask,
 )
 
 
@@ -476,6 +598,10 @@ def attention_inputs(rng):
     dead[2] = False
     first_blocked = np.ones((5, 5), bool)
     first_blocked[:, 0] = False
+    # One example of two sees nothing, or one head of three sees less.
+    second_empty = np.array([[[True, False, True, True, True]], [[False] * 5]])
+    head_keep = np.ones((3, 3, 3), bool)
+    head_keep[0, :, 2] = head_keep[1, 1, 0] = head_keep[2, 2, :2] = False
 
     # Hidden values are huge, and every visible score lies far below any
     # finite fill. One visible key has the weight 1, however its score is
@@ -506,6 +632,19 @@ def attention_inputs(rng):
         np.array([[1.0], [-1.0]]),
         np.array([[2e3], [-2e3]]),
     )
+    # The products are large and cancel: whoever rounds on the way is off.
+    first = 40 + rng.randint(-64, 65, (8, 1)) / 32
+    cancelling = (
+        np.hstack([first, rng.randint(-3, 4, (8, 1)) / 32 - first]),
+        np.array([[30.0, 30.0], [-30.0, -30.0]]),
+        half[2][:2],
+    )
+    # Scores near 100 that differ by 1: bfloat16 holds only halves there.
+    near = (
+        rng.randint(180, 250, (8, 1)) / 2,
+        np.array([[1.0], [1.0078125]]),
+        half[2][:2],
+    )
     up = rng.randn(2, 5, 3)
     return {
         "the worked example": case(*example),
@@ -513,14 +652,22 @@ def attention_inputs(rng):
         "batch and heads": case(*plain),
         "equal sizes": case(*equal),
         "views": case(*square, strided=True),
+        "transposed views": case(
+            *(transposed(part) for part in qkv(2, 2, Tq=2, Tk=3, d=2, dv=2))
+        ),
         "large scores": case(square[0] * 300, *square[1:]),
         "scale 0.5": case(*tiny, scale=0.5),
         "scale 0": case(*tiny, scale=0.0),
+        "scale -0.5": case(*tiny, scale=-0.5),
         "boolean mask": case(
             *tiny, attn_mask=np.array([[True, False], [True, True]])
         ),
         "a mask for each example": case(*plain, attn_mask=keep),
+        "a mask for each head": case(*equal, attn_mask=head_keep),
         "floating mask": case(*square, attn_mask=added),
+        "a large floating mask": case(
+            *square, attn_mask=rng.randn(5, 5) - 2e4
+        ),
         "floating mask, scaled": case(*square, attn_mask=added, scale=2.0),
         "hidden poison": case(*poisoned, attn_mask=hide_last),
         "low scores": case(
@@ -538,6 +685,7 @@ def attention_inputs(rng):
             *square, attn_mask=added, is_causal=True
         ),
         "a row that sees nothing": case(*square, attn_mask=dead),
+        "an example that sees nothing": case(*square, attn_mask=second_empty),
         "nothing visible by −inf": case(
             *square, attn_mask=np.where(dead, 0.0, -np.inf)
         ),
@@ -552,11 +700,36 @@ def attention_inputs(rng):
         "gradient past a dead row": case(
             *square, attn_mask=dead, upstream=[up, None]
         ),
+        "gradient past an empty example": case(
+            *square, attn_mask=second_empty, upstream=[up, None]
+        ),
+        "gradient of a floating mask": case(
+            *square, attn_mask=rng.randn(5, 5), upstream=[up, None]
+        ),
+        "gradient past a row of −inf": case(
+            *square,
+            attn_mask=np.where(dead, 0.0, -np.inf),
+            upstream=[up, None],
+        ),
         "float32": case(*(part.astype("float32") for part in square)),
         "float16": case(*half, dtype="float16"),
         "float16, large": case(*big, half[2][:3], dtype="float16"),
         "float16, large values": case(*nearly_even, dtype="float16"),
+        "float16, cancelling": case(*cancelling, scale=0.7, dtype="float16"),
+        "float16, floating mask": case(
+            *half,
+            attn_mask=-2000.0 - rng.randint(0, 3, (3, 5)),
+            dtype="float16",
+        ),
+        "float16, hidden": case(
+            big[0],
+            -big[1] * np.array([[2.0], [1.0], [1.0]]),
+            half[2][:3],
+            attn_mask=np.array([True, False, False]),
+            dtype="float16",
+        ),
         "bfloat16": case(*half, dtype="bfloat16"),
+        "bfloat16, near scores": case(*near, scale=1.0, dtype="bfloat16"),
     }
 
 
@@ -571,6 +744,7 @@ scaled_dot_product_attention = Exercise(
             "batch and heads",
             "equal sizes",
             "views",
+            "transposed views",
             "large scores",
             points=1.5,
             gate=True,
@@ -584,6 +758,7 @@ scaled_dot_product_attention = Exercise(
             "scale",
             "scale 0.5",
             "scale 0",
+            "scale -0.5",
             points=0.5,
             says=("A scale that is given replaces 1/√d, and 0.0 is one too."),
         ),
@@ -591,8 +766,10 @@ scaled_dot_product_attention = Exercise(
             "attn_mask",
             "boolean mask",
             "a mask for each example",
+            "a mask for each head",
             "floating mask",
             "floating mask, scaled",
+            "a large floating mask",
             points=0.75,
             because="tells the kind of mask from what it hides",
             says=(
@@ -629,6 +806,7 @@ scaled_dot_product_attention = Exercise(
         values(
             "rows that see nothing",
             "a row that sees nothing",
+            "an example that sees nothing",
             "nothing visible by −inf",
             "hidden by both masks together",
             "causal, more queries than keys",
@@ -644,13 +822,16 @@ scaled_dot_product_attention = Exercise(
             "gradient",
             "gradient of the weights",
             "gradient past a dead row",
+            "gradient past an empty example",
+            "gradient of a floating mask",
+            "gradient past a row of −inf",
             part="grads",
             points=0.5,
             says=(
-                "Gradients flow to q, k and v, and stay finite where a "
-                "query sees nothing: a NaN on the way back comes from an "
-                "operation on that row, even if its result is replaced "
-                "later."
+                "Gradients flow to q, k, v and a floating mask, and stay "
+                "finite where a query sees nothing: a NaN on the way back "
+                "comes from an operation on that row, even if its result is "
+                "replaced later."
             ),
         ),
         values(
@@ -665,6 +846,9 @@ scaled_dot_product_attention = Exercise(
             "float16",
             "float16, large",
             "float16, large values",
+            "float16, cancelling",
+            "float16, floating mask",
+            "float16, hidden",
             tol=2e-3,
             because=HALF,
             says=(
@@ -673,6 +857,24 @@ scaled_dot_product_attention = Exercise(
                 "own dtype."
             ),
         ),
+        values(
+            "bfloat16",
+            "bfloat16",
+            "bfloat16, near scores",
+            tol=8e-3,
+            because=BFLOAT,
+            says=(
+                "bfloat16 is half precision too: widen it to float32 as you "
+                "widen float16."
+            ),
+        ),
+        device(),
+    ),
+    probe=follows(
+        "batch and heads",
+        "a mask for each example",
+        "floating mask",
+        "causal and a mask",
     ),
     forbids=FUSED,
 )
@@ -695,6 +897,7 @@ def masked_softmax_inputs(rng):
     dead[1] = False
     # One visible score has the weight 1, however it is rounded on the way.
     low = np.array([[-1e11, 1.0, 0.0], [0.0, -3e38, 2.0]])
+    second_empty = np.array([[[True, False, True]], [[False] * 3]])
     return {
         "one row": case(
             rng.randn(1, 3).round(2), np.array([[True, False, True]])
@@ -703,6 +906,7 @@ def masked_softmax_inputs(rng):
         "a mask for each example": case(scores, keep),
         "equal sizes": case(square, kept),
         "one mask for all": case(rng.randn(2, 3, 5), rng.rand(3, 5) < 2),
+        "transposed views": case(transposed(scores), keep),
         "a hidden large score": case(hidden, hide),
         "low scores": case(
             rng.randn(2, 3) - 1e3,
@@ -717,6 +921,7 @@ def masked_softmax_inputs(rng):
             np.array([[False, False, False], [True, True, False]]),
         ),
         "dead rows among others": case(rng.randn(2, 4, 5), dead),
+        "an example that sees nothing": case(rng.randn(2, 2, 3), second_empty),
         "gradient": case(
             rng.randn(3, 5),
             np.eye(3, 5, dtype=bool) | (np.arange(5) < 2),
@@ -724,6 +929,9 @@ def masked_softmax_inputs(rng):
         ),
         "gradient past a dead row": case(
             rng.randn(4, 5), dead, upstream=[rng.randn(4, 5)]
+        ),
+        "gradient past an empty example": case(
+            rng.randn(2, 2, 3), second_empty, upstream=[rng.randn(2, 2, 3)]
         ),
         "float32": case(rng.randn(4, 5).astype("float32"), dead),
         "float16": case(
@@ -734,7 +942,9 @@ def masked_softmax_inputs(rng):
             np.array([[True, True, False]]),
             dtype="float16",
         ),
-        "bfloat16": case(rng.randn(4, 5), dead, dtype="bfloat16"),
+        "bfloat16": case(
+            rng.randn(40, 7) * 4, np.arange(7) < 6, dtype="bfloat16"
+        ),
     }
 
 
@@ -749,6 +959,7 @@ masked_softmax = Exercise(
             "a mask for each example",
             "equal sizes",
             "one mask for all",
+            "transposed views",
             points=1,
             gate=True,
             says=(
@@ -774,6 +985,7 @@ masked_softmax = Exercise(
             "rows that see nothing",
             "a row that sees nothing",
             "dead rows among others",
+            "an example that sees nothing",
             points=0.75,
             because="a convention of the course, shown by itself",
             says=("A row of which nothing is kept is all zeros."),
@@ -782,6 +994,7 @@ masked_softmax = Exercise(
             "gradients",
             "gradient",
             "gradient past a dead row",
+            "gradient past an empty example",
             part="grads",
             points=0.5,
             says=(
@@ -809,7 +1022,20 @@ masked_softmax = Exercise(
                 "in their own dtype; −1e9 does not even fit into float16."
             ),
         ),
+        values(
+            "bfloat16",
+            "bfloat16",
+            tol=8e-3,
+            floor=1e-4,
+            because=BFLOAT,
+            says=(
+                "bfloat16 is half precision too: widen it to float32 as you "
+                "widen float16."
+            ),
+        ),
+        device(),
     ),
+    probe=follows("one row", "a mask for each example"),
     forbids=FUSED,
 )
 
@@ -823,7 +1049,10 @@ def padding_inputs(rng):
         "drawn lengths": case(lengths, 7),
         "one example": case(np.array([3]), 5),
         "as many examples as positions": case(np.array([4, 1, 3, 2]), 4),
+        "one position": case(np.array([1, 0]), 1),
+        "a long sequence": case(np.array([2, 1035]), 1050),
         "int32": case(lengths.astype("int32"), 7),
+        "uint8": case(np.append(lengths, 0).astype("uint8"), 7),
     }
 
 
@@ -837,6 +1066,7 @@ padding_mask = Exercise(
             "drawn lengths",
             "one example",
             "as many examples as positions",
+            "a long sequence",
             points=1.5,
             gate=True,
             says=(
@@ -848,7 +1078,9 @@ padding_mask = Exercise(
             "length 0 and length T",
             "an empty example",
             "every length",
+            "one position",
             points=0.5,
+            because="tells an empty example from a wrong dtype",
             says=(
                 "An empty example has a row of False, a full one a row of "
                 "True."
@@ -857,10 +1089,16 @@ padding_mask = Exercise(
         values(
             "integer types",
             "int32",
+            "uint8",
             because="tensors of lengths come in any integer type",
-            says=("lengths may be a tensor of any integer type."),
+            says=(
+                "lengths may be a tensor of any integer type, unsigned ones "
+                "included."
+            ),
         ),
+        device(),
     ),
+    probe=follows("three lengths"),
 )
 
 
@@ -887,6 +1125,17 @@ def additive_inputs(rng):
     poison = (plain[0], plain[1].copy(), *plain[2:])
     poison[1][0, 2] = 1e6
     up = rng.randn(2, 3, 4)
+    # Every score lies far below any finite fill; with one visible state, its
+    # weight is 1, however the score is rounded on the way.
+    low = (*(np.abs(part) for part in plain[:4]), -1e12 * (1 + rng.rand(6)))
+    single = np.eye(5, dtype=bool)[[1, 4]]
+
+    def cancelling(step, factor):
+        # W s and U h are large and cancel: rounding them shows.
+        near = 48 + step * np.arange(-2, 3.0)[None, :, None]
+        one = np.array([[factor]])
+        return near[:, 1:3], near, one, -one, np.array([3.0])
+
     return {
         "all widths 1": case(*small),
         "different widths": case(*plain),
@@ -894,6 +1143,7 @@ def additive_inputs(rng):
         "large states": case(plain[0] * 30, *plain[1:]),
         "large weights": case(*plain[:4], plain[4] * 3000),
         "views": case(*plain, strided=True),
+        "transposed views": case(*(transposed(part) for part in plain)),
         "keep": case(*plain, keep),
         "keep, equal sizes": case(
             *equal,
@@ -903,12 +1153,19 @@ def additive_inputs(rng):
         ),
         "all kept": case(*plain, np.ones((2, 5), bool)),
         "hidden poison": case(*poison, keep),
+        "keep, very low scores": case(*low, single),
         "an example with nothing kept": case(*plain, empty),
         "gradient": case(*plain, keep, upstream=[up, rng.randn(2, 3, 5)]),
         "gradient past an empty example": case(
             *plain, empty, upstream=[up, None]
         ),
         "float32": case(*(part.astype("float32") for part in plain)),
+        "float16": case(
+            *cancelling(1 / 32, 39 + 0.9 * rng.rand()), dtype="float16"
+        ),
+        "bfloat16": case(
+            *cancelling(1 / 4, 3.1 + 0.7 * rng.rand()), dtype="bfloat16"
+        ),
     }
 
 
@@ -924,6 +1181,7 @@ additive_attention = Exercise(
             "large states",
             "large weights",
             "views",
+            "transposed views",
             points=1.5,
             gate=True,
             says=(
@@ -938,6 +1196,7 @@ additive_attention = Exercise(
             "keep, equal sizes",
             "all kept",
             "hidden poison",
+            "keep, very low scores",
             points=0.75,
             because="the mask is a part of its own",
             says=(
@@ -971,7 +1230,29 @@ additive_attention = Exercise(
             because=("6e-8 an operation; sums of up to 7 terms of size 3"),
             says=("float32 inputs give float32 outputs."),
         ),
+        values(
+            "half precision",
+            "float16",
+            tol=2e-3,
+            because=HALF,
+            says=(
+                "Half-precision inputs are computed in float32 and returned "
+                "in their own dtype."
+            ),
+        ),
+        values(
+            "bfloat16",
+            "bfloat16",
+            tol=8e-3,
+            because=BFLOAT,
+            says=(
+                "bfloat16 is half precision too: widen it to float32 as you "
+                "widen float16."
+            ),
+        ),
+        device(),
     ),
+    probe=follows("different widths", "keep"),
 )
 
 
@@ -979,6 +1260,15 @@ def luong_inputs(rng):
     s, h = rng.randn(2, 3, 7), rng.randn(2, 5, 7)
     wide, W = rng.randn(2, 5, 4), rng.randn(7, 4)
     square, other = rng.randn(3, 3, 3), rng.randn(3, 3, 3)
+
+    def cancelling(step):
+        # s W has two large entries that h subtracts: rounding them shows.
+        return (
+            48 + step * rng.randint(-9, 10, (1, 12, 2)),
+            np.array([[[1.0, -1.0]]]),
+            20 + rng.rand(2, 2),
+        )
+
     return {
         "two states": case(
             rng.randn(1, 1, 2).round(1), rng.randn(1, 2, 2).round(1)
@@ -986,6 +1276,7 @@ def luong_inputs(rng):
         "dot": case(s, h),
         "dot, equal sizes": case(square, other),
         "views": case(s, h, strided=True),
+        "transposed views": case(transposed(s), transposed(h)),
         "general, small": case(
             rng.randn(1, 1, 2).round(1),
             rng.randn(1, 2, 2).round(1),
@@ -994,6 +1285,8 @@ def luong_inputs(rng):
         "general": case(s, wide, W),
         "general, equal sizes": case(square, other, rng.randn(3, 3)),
         "float32": case(*(part.astype("float32") for part in (s, wide, W))),
+        "float16": case(*cancelling(1 / 32), dtype="float16"),
+        "bfloat16": case(*cancelling(1 / 4), dtype="bfloat16"),
     }
 
 
@@ -1007,6 +1300,7 @@ luong_score = Exercise(
             "dot",
             "dot, equal sizes",
             "views",
+            "transposed views",
             points=1,
             gate=True,
             says=(
@@ -1035,7 +1329,29 @@ luong_score = Exercise(
             because=("6e-8 an operation; sums of 28 terms of size up to 10"),
             says=("float32 inputs give float32 outputs."),
         ),
+        values(
+            "half precision",
+            "float16",
+            tol=2e-3,
+            because=HALF,
+            says=(
+                "Half-precision inputs are computed in float32 and returned "
+                "in their own dtype."
+            ),
+        ),
+        values(
+            "bfloat16",
+            "bfloat16",
+            tol=8e-3,
+            because=BFLOAT,
+            says=(
+                "bfloat16 is half precision too: widen it to float32 as you "
+                "widen float16."
+            ),
+        ),
+        device(),
     ),
+    probe=follows("dot", "general"),
 )
 
 
@@ -1086,6 +1402,10 @@ def backward_inputs(rng):
         ),
         "large scores, the largest hidden": case(*far),
         "views": case(*plain, mask, up, strided=True),
+        # Differences of the loss would lose all digits here.
+        "values far from 0": case(
+            *plain[:2], plain[2] + 1e3, np.ones((3, 5), bool), up
+        ),
     }
 
 
@@ -1098,6 +1418,7 @@ attention_backward = Exercise(
             "one query",
             "all visible",
             "equal sizes",
+            "values far from 0",
             points=4,
             gate=True,
             says=(

@@ -13,6 +13,7 @@ from autograder.exercise import (
     law,
     of_calls,
     refuses,
+    trouble,
     values,
 )
 from autograder.modules import call_modules, draw, module_case, of_modules
@@ -39,6 +40,113 @@ def tells(name, case, *numbers, needs):
     )
 
 
+def transposed(x):
+    """The same numbers in another order in memory: a view that swaps axes."""
+    return np.array(x.swapaxes(0, 1), order="C").swapaxes(0, 1)
+
+
+BUILT, LATE = "built", "built, refused at its first call"
+
+
+def built(module, one):
+    """What a case shows that should not have been built."""
+    try:
+        module(*(to_tensor(value, one) for value in one["args"]))
+    except ValueError:
+        return LATE
+    except Exception:
+        return BUILT
+    return BUILT
+
+
+def refuses_to_build(name, case, *, says, points, mentions=()):
+    """The case's constructor raises a ValueError, not its first call."""
+    part = refuses(name, case, says=says, points=points, mentions=mentions)
+
+    def judge(seen, want, inputs):
+        out = seen[case]["out"]
+        if out in (BUILT, LATE):
+            return Failure(f"no ValueError on construction: it is {out}", case)
+        return part.judge(seen, want, inputs)
+
+    return dataclasses.replace(part, judge=judge)
+
+
+def moved(module, one):
+    """Whether the module works on the device to which it was moved."""
+
+    def there(value):
+        value = to_tensor(value, one)
+        return value.to("meta") if torch.is_tensor(value) else value
+
+    args = [there(value) for value in one["args"]]
+    kwargs = {name: there(value) for name, value in one["kwargs"].items()}
+    try:
+        out = module.to("meta")(*args, **kwargs)
+    except Exception as error:
+        # Answers that look at values cannot run there and may be right.
+        text = str(error)
+        return "expected device" not in text and "same device" not in text
+    return not torch.is_tensor(out) or out.is_meta
+
+
+def _device_followed(*names):
+    def judge(seen, want, inputs):
+        for name in names:
+            if seen[name]["out"] is not True:
+                return Failure(
+                    "moved to another device with .to(device), the "
+                    "module still uses a tensor on the old one",
+                    name,
+                )
+        return None
+
+    return judge
+
+
+def follows_device(*names):
+    """In the named cases, of which `moved` is the script."""
+    return law(
+        "follows its device",
+        _device_followed(*names),
+        because="no run on the CPU shows it",
+        says=("Register a stored mask as a buffer, or make it on x.device."),
+    )
+
+
+def _not_saved(seen, want, inputs):
+    for name in inputs:
+        extra = seen[name].get("built", {}).get("saved")
+        if extra:
+            return Failure(f"state_dict holds {', '.join(extra)}, too", name)
+    return None
+
+
+def saves_parameters_only():
+    return law(
+        "nothing else is saved",
+        _not_saved,
+        because="no output shows it",
+        says=(
+            "state_dict holds the parameters only: make a buffer with "
+            "persistent=False, or make the tensor when it is needed."
+        ),
+    )
+
+
+def forgets(*cases):
+    return values(
+        "different calls in turn",
+        *cases,
+        because="each other case has a module of its own, in eval mode",
+        says=(
+            "A call depends on its arguments and the parameters alone: "
+            "nothing may stay from the calls before it, and train mode "
+            "changes nothing where no dropout is asked for."
+        ),
+    )
+
+
 # 2.1
 
 
@@ -60,6 +168,7 @@ def split_inputs(rng):
         ),
         "10 columns, 3 heads": case(rng.randn(1, 2, 10), 3),
         "3 columns, 5 heads": case(rng.randn(1, 2, 3), 5),
+        "10 columns, 3 heads, 3 positions": case(rng.randn(1, 3, 10), 3),
     }
 
 
@@ -103,6 +212,7 @@ split_heads = Exercise(
             "a width that does not divide",
             "10 columns, 3 heads",
             "3 columns, 5 heads",
+            "10 columns, 3 heads, 3 positions",
             points=0.25,
             says=(
                 "When n_heads does not divide D, raise a ValueError, also "
@@ -228,8 +338,8 @@ def self_attention_inputs(rng):
     small = _fused(rng, 4)
     first = rng.randn(2, 3, 4)
     up, up_weights = rng.randn(2, 3, 4), rng.randn(2, 2, 3, 3)
-    # A token's score with itself is lower than -1e9 and than all others.
-    queries = 1e6 * np.eye(12)
+    # A token's score with itself is lower than -1e20 and than all others.
+    queries = 1e15 * np.eye(12)
     peaked = weights | {
         "qkv_proj.weight": np.concatenate(
             [queries, -queries, weights["qkv_proj.weight"][24:]]
@@ -243,10 +353,9 @@ def self_attention_inputs(rng):
         "last token changed": one(12, 3, 7, later, weights),
         "all sizes equal": one(9, 3, 3, rng.randn(3, 3, 9)),
         "as wide as long": one(4, 2, 4, rng.randn(2, 4, 4)),
-        "one head": one(4, 1, 5, first, small),
         "one position": one(4, 2, 5, rng.randn(2, 1, 4)),
         "full context": one(4, 2, 3, first, small),
-        "a view": one(6, 3, 5, rng.randn(2, 5, 6), strided=True),
+        "a view": one(6, 3, 5, transposed(rng.randn(2, 5, 6))),
         "large scores": one(12, 3, 7, x, peaked),
         "without biases": one(
             6,
@@ -257,6 +366,9 @@ def self_attention_inputs(rng):
             options={"bias": False},
         ),
         "with weights": one(12, 3, 7, x, weights, return_weights=True),
+        "with weights, one head": one(
+            4, 1, 5, first, small, return_weights=True
+        ),
         "with weights, large scores": one(
             12, 3, 7, x, peaked, return_weights=True
         ),
@@ -271,8 +383,8 @@ def self_attention_inputs(rng):
             upstream=[up, up_weights],
         ),
         "lengths 5, 2, 5": one(4, 2, 5, rng.randn(2, 5, 4), small),
-        "attention dropout": one(
-            4, 2, 2, ones, _blank(4), options={"attn_dropout": 0.25}
+        "attention dropout": module_case(
+            ((4, 2, 2, 0.25), {}), _blank(4), ones
         ),
         "output dropout": one(
             4, 2, 2, ones, _blank(4), options={"out_dropout": 0.25}
@@ -287,7 +399,7 @@ def self_attention_inputs(rng):
         ),
         "moved to another device": one(4, 2, 5, first, small),
         "10 columns, 3 heads": one(10, 3, 5, rng.randn(1, 2, 10)),
-        "6 positions, context 5": one(4, 2, 5, rng.randn(1, 6, 4), small),
+        "6 positions, context 5": one(12, 3, 5, rng.randn(1, 6, 12), weights),
         "float32": one(
             6, 3, 5, rng.randn(2, 5, 6).astype("float32"), dtype="float32"
         ),
@@ -333,6 +445,7 @@ def _dropout(module, one):
             "mean": round(2 * out.mean().item()) / 2,
             "drawn by itself": _apart(out),
         }
+    seen["drawn anew"] = bool((module(x) != out).any())
     out, weights = module(x, return_weights=True)
     seen["with weights"] = {
         "first position": _different(out[:, 0]),
@@ -340,17 +453,6 @@ def _dropout(module, one):
         "weights": _different(weights),
     }
     return seen
-
-
-def _moved(module, one):
-    """Whether the module works on the device to which it was moved."""
-    x = to_tensor(one["args"][0], one).to("meta")
-    try:
-        module.to("meta")(x)
-    except RuntimeError as error:
-        # Answers that look at values cannot run there and may be right.
-        return "device" not in str(error)
-    return True
 
 
 def _past_kept(seen, want, inputs):
@@ -362,25 +464,6 @@ def _past_kept(seen, want, inputs):
             "changing the last token moves the output at earlier "
             f"positions by up to {error:.3g}",
             "last token changed",
-        )
-    return None
-
-
-def _not_saved(seen, want, inputs):
-    for name in inputs:
-        extra = seen[name].get("built", {}).get("saved")
-        if extra:
-            return Failure(f"state_dict holds {', '.join(extra)}, too", name)
-    return None
-
-
-def _device_followed(seen, want, inputs):
-    name = "moved to another device"
-    if seen[name]["out"] is not True:
-        return Failure(
-            "moved to another device with .to(device), the "
-            "module still uses a tensor on the old one",
-            name,
         )
     return None
 
@@ -405,7 +488,6 @@ MultiHeadSelfAttention = Exercise(
             "different sizes",
             "all sizes equal",
             "as wide as long",
-            "one head",
             "one position",
             "full context",
             "a view",
@@ -432,6 +514,7 @@ MultiHeadSelfAttention = Exercise(
         values(
             "weights on demand",
             "with weights",
+            "with weights, one head",
             "with weights, large scores",
             points=0.5,
             because="the second thing that the module can return",
@@ -469,9 +552,10 @@ MultiHeadSelfAttention = Exercise(
             ),
             says=(
                 "In train mode attn_dropout zeroes attention weights and "
-                "out_dropout entries of the output, each by itself, and what "
-                "is left grows by 1/(1 − p); in eval mode nothing happens; "
-                "the weights that are returned are those before dropout."
+                "out_dropout entries of the output, each by itself and other "
+                "ones in each call, and what is left grows by 1/(1 − p); in "
+                "eval mode nothing happens; the weights that are returned "
+                "are those before dropout."
             ),
         ),
         law(
@@ -484,14 +568,8 @@ MultiHeadSelfAttention = Exercise(
                 "another context length could not be loaded otherwise."
             ),
         ),
-        law(
-            "follows its device",
-            _device_followed,
-            says=(
-                "Register a stored mask as a buffer, or make it on x.device."
-            ),
-        ),
-        refuses(
+        follows_device("moved to another device"),
+        refuses_to_build(
             "a width that does not divide",
             "10 columns, 3 heads",
             points=0.25,
@@ -534,7 +612,8 @@ MultiHeadSelfAttention = Exercise(
             "lengths 5, 2, 5": _lengths,
             "attention dropout": _dropout,
             "output dropout": _dropout,
-            "moved to another device": _moved,
+            "moved to another device": moved,
+            "10 columns, 3 heads": built,
         },
     ),
     forbids=LIBRARY,
@@ -590,6 +669,8 @@ def _cost_form(seen, want, inputs):
     due = set(want["small"]["out"])
     for name in inputs:
         out = seen[name]["out"]
+        if isinstance(out, Raised):
+            return Failure(trouble(out), name)
         if not isinstance(out, dict):
             return Failure("no dict came back", name)
         if set(out) != due:
@@ -671,7 +752,9 @@ def layout_inputs(rng):
         "one head": case(W, 1),
         "a head a column": case(W, 6),
         "a view": case(W, 3, strided=True),
+        "width 1": case(rng.randn(3, 1), 1),
         "float32": case(W.astype("float32"), 3),
+        "whole numbers": case(rng.randint(0, 50, size=(12, 4)), 2),
         "gradient": case(rng.randn(6, 2), 2, upstream=[rng.randn(6, 2)]),
     }
 
@@ -719,6 +802,7 @@ qkv_per_head_to_cat = Exercise(
             "one head",
             "a head a column",
             "a view",
+            "width 1",
             points=2.5,
             gate=True,
             says=(
@@ -737,9 +821,10 @@ qkv_per_head_to_cat = Exercise(
             ),
         ),
         values(
+            "any dtype",
             "float32",
-            "float32",
-            because="weights are float32 in practice",
+            "whole numbers",
+            because="weights are float32 in practice, or quantised",
             says=("Only places change here: the dtype and the numbers stay."),
         ),
         values(
@@ -802,7 +887,15 @@ def attention_inputs(rng):
         name: value * 15 if name == "q_proj.weight" else value
         for name, value in weights.items()
     }
-    up = rng.randn(2, 3, 4)
+    # Every visible score lies below -1e20.
+    steep = own | {
+        "q_proj.weight": 1e15 * np.eye(6),
+        "k_proj.weight": -1e15 * np.eye(6),
+        "q_proj.bias": np.zeros(6),
+        "k_proj.bias": np.zeros(6),
+    }
+    above = np.abs(rng.randn(2, 5, 6)) + 0.1
+    up, up_many = rng.randn(2, 3, 4), rng.randn(2, 5, 4)
     return {
         "itself": one(2, 2, rng.randn(1, 2, 2).round(1)),
         "another sequence": one(
@@ -814,7 +907,9 @@ def attention_inputs(rng):
         ),
         "all sizes equal": one(9, 3, wide, weights=width),
         "different sizes, itself": one(6, 3, x, weights=own),
-        "views": one(12, 3, q, kv, weights=weights, kv_dim=11, strided=True),
+        "views": one(
+            12, 3, transposed(q), transposed(kv), weights=weights, kv_dim=11
+        ),
         "large scores": one(12, 3, q, kv, weights=peaked, kv_dim=11),
         "padding": one(
             12, 3, q, kv, weights=weights, kv_dim=11, key_padding_mask=keep
@@ -825,8 +920,8 @@ def attention_inputs(rng):
         "padding with huge content": one(
             12, 3, q, poison, weights=weights, kv_dim=11, key_padding_mask=keep
         ),
-        "padding, large scores": one(
-            12, 3, q, kv, weights=peaked, kv_dim=11, key_padding_mask=keep
+        "padding, very low scores": one(
+            6, 3, above, weights=steep, key_padding_mask=short
         ),
         "padding, itself": one(6, 3, x, weights=own, key_padding_mask=short),
         "padding, as many examples as heads": one(
@@ -836,7 +931,12 @@ def attention_inputs(rng):
             6, 3, x, weights=own, key_padding_mask=np.ones((2, 5), bool)
         ),
         "causal": one(6, 3, x, weights=own, is_causal=True),
-        "causal, large scores": one(6, 3, x * 30, weights=own, is_causal=True),
+        "causal, very low scores": one(
+            6, 3, above, weights=steep, is_causal=True
+        ),
+        "causal, a long past": one(
+            2, 1, rng.randn(1, 2, 2), rng.randn(1, 1050, 2), is_causal=True
+        ),
         "causal, one new query": one(
             4, 2, small[:, :1], memory, weights=ways, is_causal=True
         ),
@@ -844,7 +944,13 @@ def attention_inputs(rng):
             4, 2, small, memory, weights=ways, is_causal=True
         ),
         "causal and padding": one(
-            6, 3, x, weights=own, is_causal=True, key_padding_mask=short
+            4,
+            2,
+            small,
+            memory,
+            weights=ways,
+            is_causal=True,
+            key_padding_mask=keep,
         ),
         "nothing kept": one(
             4, 2, small, memory, weights=ways, key_padding_mask=empty
@@ -875,11 +981,45 @@ def attention_inputs(rng):
             upstream=[up],
             key_padding_mask=empty & inner,
         ),
+        "gradient, hidden by both": one(
+            4,
+            2,
+            many,
+            small,
+            weights=ways,
+            upstream=[up_many],
+            is_causal=True,
+            key_padding_mask=left[:, 1:4],
+        ),
+        "in turn": one(
+            4, 2, small, memory, weights=ways, key_padding_mask=keep
+        ),
+        "moved": one(
+            4,
+            2,
+            small,
+            memory,
+            weights=ways,
+            key_padding_mask=keep,
+            is_causal=True,
+        ),
         "float32": one(
             6, 3, x.astype("float32"), weights=own, dtype="float32"
         ),
         "10 columns, 3 heads": one(10, 3, rng.randn(1, 2, 10)),
     }
+
+
+def _with_and_without(module, one):
+    """What a module gives that is called in several ways in turn."""
+    q, memory = (to_tensor(value, one) for value in one["args"])
+    mask = to_tensor(one["kwargs"]["key_padding_mask"], one)
+    return [
+        module(q, memory, key_padding_mask=mask, is_causal=True),
+        module(q),
+        module(q, memory),
+        module.train()(q, memory),
+    ]
 
 
 MultiHeadAttention = Exercise(
@@ -909,7 +1049,7 @@ MultiHeadAttention = Exercise(
             "padding",
             "hidden keys in between",
             "padding with huge content",
-            "padding, large scores",
+            "padding, very low scores",
             "padding, itself",
             "padding, as many examples as heads",
             "all kept",
@@ -925,9 +1065,10 @@ MultiHeadAttention = Exercise(
         values(
             "is_causal",
             "causal",
-            "causal, large scores",
+            "causal, very low scores",
             "causal, one new query",
             "causal, three new queries",
+            "causal, a long past",
             "causal and padding",
             points=0.75,
             because="a part of the contract by itself",
@@ -954,6 +1095,7 @@ MultiHeadAttention = Exercise(
             "gradients",
             "gradient, itself",
             "gradient past nothing kept",
+            "gradient, hidden by both",
             part="grads",
             points=0.5,
             needs=("padding", "is_causal"),
@@ -963,7 +1105,10 @@ MultiHeadAttention = Exercise(
                 "arising, rather than replacing it later."
             ),
         ),
-        refuses(
+        forgets("in turn"),
+        saves_parameters_only(),
+        follows_device("moved"),
+        refuses_to_build(
             "a width that does not divide",
             "10 columns, 3 heads",
             points=0.25,
@@ -981,7 +1126,14 @@ MultiHeadAttention = Exercise(
             says=("A float32 module gives float32 results."),
         ),
     ),
-    probe=call_modules,
+    probe=functools.partial(
+        call_modules,
+        scripts={
+            "in turn": _with_and_without,
+            "moved": moved,
+            "10 columns, 3 heads": built,
+        },
+    ),
     forbids=LIBRARY,
     kind="class",
 )
@@ -1004,6 +1156,14 @@ def grouped_inputs(rng):
         name: value * 15 if name == "q_proj.weight" else value
         for name, value in weights.items()
     }
+    # Every score lies below -1e20.
+    steep = weights | {
+        "q_proj.weight": 1e15 * np.eye(12),
+        "k_proj.weight": -1e15 * np.abs(rng.randn(6, 12)),
+        "q_proj.bias": np.zeros(12),
+        "k_proj.bias": np.zeros(6),
+    }
+    above = np.abs(rng.randn(2, 5, 12)) + 0.1
     up = rng.randn(2, 3, 4)
     later = x.copy()
     later[:, -1] += 1.0
@@ -1015,21 +1175,35 @@ def grouped_inputs(rng):
         "all sizes equal": one(8, 4, 2, rng.randn(2, 2, 8)),
         "multi-head": one(6, 3, 3, rng.randn(2, 5, 6)),
         "multi-query": one(6, 3, 1, rng.randn(2, 5, 6)),
-        "a view": one(12, 6, 3, x, weights, strided=True),
+        "a view": one(12, 6, 3, transposed(x), weights),
         "large scores": one(12, 6, 3, x, peaked),
         "causal": one(12, 6, 3, x, weights, is_causal=True),
         "causal, last token changed": one(
             12, 6, 3, later, weights, is_causal=True
         ),
         "causal, large scores": one(12, 6, 3, x, peaked, is_causal=True),
+        "causal, very low scores": one(12, 6, 3, above, steep, is_causal=True),
+        "two positions": one(4, 4, 2, rng.randn(2, 2, 4), is_causal=True),
         "one position": one(4, 4, 2, rng.randn(2, 1, 4), is_causal=True),
         "gradient": one(4, 4, 2, first, small, is_causal=True, upstream=[up]),
+        "in turn": one(4, 4, 2, first, small),
+        "moved": one(4, 4, 2, first, small, is_causal=True),
         "float32": one(
             4, 4, 2, first.astype("float32"), small, dtype="float32"
         ),
         "10 columns, 4 heads": one(10, 4, 2, rng.randn(1, 2, 10)),
         "6 heads, 4 for keys": one(12, 6, 4, rng.randn(1, 2, 12)),
     }
+
+
+def _both_masks(module, one):
+    """What a module gives that is called in several ways in turn."""
+    x = to_tensor(one["args"][0], one)
+    return [
+        module(x, is_causal=True),
+        module(x),
+        module.train()(x[:, :2], is_causal=True),
+    ]
 
 
 GroupedQueryAttention = Exercise(
@@ -1069,6 +1243,8 @@ GroupedQueryAttention = Exercise(
             "causal",
             "causal, last token changed",
             "causal, large scores",
+            "causal, very low scores",
+            "two positions",
             "one position",
             points=0.5,
             says=(
@@ -1087,7 +1263,10 @@ GroupedQueryAttention = Exercise(
                 "collects those of its whole group."
             ),
         ),
-        refuses(
+        forgets("in turn"),
+        saves_parameters_only(),
+        follows_device("moved"),
+        refuses_to_build(
             "a width that does not divide",
             "10 columns, 4 heads",
             points=0.25,
@@ -1097,7 +1276,7 @@ GroupedQueryAttention = Exercise(
                 "ValueError that names both numbers, on construction."
             ),
         ),
-        refuses(
+        refuses_to_build(
             "heads that do not divide",
             "6 heads, 4 for keys",
             points=0.25,
@@ -1116,7 +1295,15 @@ GroupedQueryAttention = Exercise(
             says=("A float32 module gives float32 results."),
         ),
     ),
-    probe=call_modules,
+    probe=functools.partial(
+        call_modules,
+        scripts={
+            "in turn": _both_masks,
+            "moved": moved,
+            "10 columns, 4 heads": built,
+            "6 heads, 4 for keys": built,
+        },
+    ),
     kind="class",
 )
 
@@ -1134,6 +1321,7 @@ def pool_inputs(rng):
         "a bias": case(rng.randn(12), 6, 3),
         "a view": case(W, 6, 3, strided=True),
         "float32": case(W.astype("float32"), 6, 3),
+        "bfloat16": case(W, 6, 3, dtype="bfloat16"),
         "gradient": case(W, 6, 3, upstream=[rng.randn(6, 5)]),
     }
 
@@ -1173,6 +1361,13 @@ pool_kv_heads = Exercise(
             tol=1e-6,
             because="6e-8 an operation",
             says="float32 weights give float32 weights.",
+        ),
+        values(
+            "half precision",
+            "bfloat16",
+            tol=1.6e-2,
+            because="8 bits, rounded twice: a sum and a quotient",
+            says="Half-precision weights stay in their own dtype.",
         ),
         values(
             "gradients",
@@ -1215,6 +1410,13 @@ def latent_inputs(rng):
     two = rng.randn(2, 2, 4)
     up = rng.randn(2, 3, 4)
     long = rng.randn(1, 13, 4)
+    # Every score lies below -1e20.
+    steep = weights | {
+        "q_proj.weight": 1e15 * np.abs(weights["q_proj.weight"]),
+        "kv_down.weight": np.abs(weights["kv_down.weight"]),
+        "k_up.weight": -1e15 * np.abs(weights["k_up.weight"]),
+    }
+    above = np.abs(rng.randn(2, 7, 6)) + 0.1
     return {
         "one position": one((2, 1, 1, 2), rng.randn(1, 1, 2).round(1)),
         "two positions": one((2, 1, 1, 2), rng.randn(1, 2, 2).round(1)),
@@ -1223,8 +1425,8 @@ def latent_inputs(rng):
         "all sizes equal": one(equal, two, even),
         "thirteen positions": one(small, long, little),
         "wide latent": one((4, 2, 7, 6), rng.randn(2, 5, 4)),
-        "a view": one(sizes, x, weights, strided=True),
-        "large scores": one(sizes, x * 60, weights),
+        "a view": one(sizes, transposed(x), weights),
+        "very low scores": one(sizes, above, steep),
         "absorbed, two positions": one(
             (2, 1, 1, 2), rng.randn(1, 2, 2).round(1), absorb=True
         ),
@@ -1241,6 +1443,8 @@ def latent_inputs(rng):
         "gradient, absorbed": one(
             small, few, little, upstream=[up], absorb=True
         ),
+        "in turn": one(small, few, little),
+        "moved": one(small, few, little),
         "float32": one(sizes, x.astype("float32"), weights, dtype="float32"),
         "float32, absorbed": one(
             sizes, x.astype("float32"), weights, dtype="float32", absorb=True
@@ -1250,12 +1454,24 @@ def latent_inputs(rng):
 
 
 class _Finds(TorchDispatchMode):
-    """Notes whether a kernel makes one of the given lists of numbers."""
+    """Notes of which kinds of lists a kernel makes one, or a multiple.
+
+    lists: {kind: tensors}
+    """
 
     def __init__(self, lists):
         super().__init__()
-        self.sorted = [each.detach().flatten().sort()[0] for each in lists]
-        self.found = False
+        self.found, found = set(), {}
+        for kind, tensors in lists.items():
+            for each in tensors:
+                found.setdefault((kind, each.numel()), []).append(each)
+        self.places = {
+            place: (
+                torch.stack([_ordered(each) for each in tensors]),
+                torch.stack([each.detach().norm() for each in tensors]),
+            )
+            for place, tensors in found.items()
+        }
 
     @classmethod
     def _should_skip_dynamo(cls):
@@ -1264,31 +1480,58 @@ class _Finds(TorchDispatchMode):
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         out = func(*args, **(kwargs or {}))
-        if isinstance(out, torch.Tensor) and not self.found:
-            self.found = any(
-                (out.dtype, out.numel()) == (each.dtype, each.numel())
-                and torch.allclose(out.flatten().sort()[0], each)
-                for each in self.sorted
-            )
+        if isinstance(out, torch.Tensor):
+            for (kind, size), (units, norms) in self.places.items():
+                if out.numel() == size and out.dtype == units.dtype:
+                    near = torch.isclose(units, _ordered(out)).all(-1)
+                    same = torch.isclose(norms, out.norm())
+                    if (near & same).any():
+                        self.found.add(kind)
+                    elif near.any():
+                        self.found.add(f"{kind}, times a factor")
         return out
 
 
+def _ordered(numbers):
+    """Sorted and of length 1, so that places and a factor do not matter."""
+    numbers = numbers.detach().flatten()
+    return numbers.sort()[0] / numbers.norm()
+
+
 def _keys_formed(module, one):
-    """Whether absorb=True makes the keys of all heads, or of any head."""
+    """Which keys absorb=True makes, in each mode: of all heads or of one."""
     x = to_tensor(one["args"][0], one)
     keys = x @ module.kv_down.weight.T @ module.k_up.weight.T
-    heads = keys.chunk(one["build"][0][1], dim=-1)
-    with _Finds([keys, *heads]) as finds:
-        module(x, absorb=True)
-    return finds.found
+    parts = [keys, *keys.chunk(one["build"][0][1], dim=-1)]
+    tokens = [token for part in parts for token in part.unbind(1)]
+    formed = {}
+    for mode in ("train", "eval"):
+        module.train(mode == "train")
+        with _Finds({"all tokens": parts, "a token": tokens}) as finds:
+            module(x, absorb=True)
+        formed[mode] = " and of ".join(sorted(finds.found))
+    return formed
+
+
+def _in_turn(module, one):
+    """What a module gives that is called in several ways in turn."""
+    x = to_tensor(one["args"][0], one)
+    return [
+        module(x, absorb=True),
+        module(2 * x, absorb=True),
+        module.cache(x),
+        module.train()(x),
+    ]
 
 
 def _absorbs(seen, want, inputs):
-    if seen["keys formed"]["out"] is not False:
-        return Failure(
-            "with absorb=True, keys are formed from the latents of all tokens",
-            "absorbed",
-        )
+    for mode, formed in seen["keys formed"]["out"].items():
+        if formed:
+            return Failure(
+                f"with absorb=True, in {mode} mode, keys are formed from the "
+                f"latents: of {formed}",
+                "absorbed",
+            )
     return None
 
 
@@ -1306,7 +1549,7 @@ LatentAttention = Exercise(
             "thirteen positions",
             "wide latent",
             "a view",
-            "large scores",
+            "very low scores",
             points=3,
             gate=True,
             says=(
@@ -1322,6 +1565,7 @@ LatentAttention = Exercise(
             "cache",
             "cache, all sizes equal",
             points=1.5,
+            because="what is stored, read by itself",
             says=(
                 "What has to be stored for a token is its latent, followed "
                 "by its rotary key, already rotated: (B, T, d_latent + "
@@ -1335,6 +1579,7 @@ LatentAttention = Exercise(
             "absorbed, all sizes equal",
             "absorbed, large scores",
             points=1.5,
+            because="the second way of computing, read by itself",
             says=(
                 "q·(K c) is (Kᵀ q)·c: carry each head's query into the latent "
                 "space with its own block of rows of k_up, and form its "
@@ -1363,7 +1608,10 @@ LatentAttention = Exercise(
                 "computing."
             ),
         ),
-        refuses(
+        forgets("in turn"),
+        saves_parameters_only(),
+        follows_device("moved"),
+        refuses_to_build(
             "a width that does not divide",
             "10 columns, 3 heads",
             points=0.5,
@@ -1384,7 +1632,13 @@ LatentAttention = Exercise(
         ),
     ),
     probe=functools.partial(
-        call_modules, scripts={"keys formed": _keys_formed}
+        call_modules,
+        scripts={
+            "keys formed": _keys_formed,
+            "in turn": _in_turn,
+            "moved": moved,
+            "10 columns, 3 heads": built,
+        },
     ),
     kind="class",
 )

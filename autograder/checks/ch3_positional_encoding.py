@@ -62,6 +62,8 @@ def sinusoid_inputs(rng):
         "another base by name": case(3, 8, base=500.0),
         "float64": case(int(rng.randint(30, 40)), 10, dtype="float64"),
         "float64, another base": case(3, 6, 7e3, dtype="float64"),
+        # The first case again: what a cache holds of it is float32.
+        "float64, one pair": case(3, 2, dtype="float64"),
         "bfloat16": case(270, 2, dtype="bfloat16"),
         "odd": case(3, 5),
         "one column": case(2, 1),
@@ -124,6 +126,7 @@ sinusoidal_table = Exercise(
             "float64",
             "float64",
             "float64, another base",
+            "float64, one pair",
             points=0.25,
             says=(
                 "With float64 as the default dtype, positions, frequencies "
@@ -179,7 +182,11 @@ def embed_inputs(rng):
             rng.randint(0, 7, size=(5, 5)), tok, pos
         ),
         "equal sizes": case(rng.randint(0, 4, size=(4, 4)), *square),
+        "more tokens than positions": case(
+            np.array([[6, 3, 0], [4, 5, 1]]), tok, pos[:3]
+        ),
         "views": case(ids, tok, pos, strided=True),
+        "transposed views": case(*map(np.asfortranarray, (ids, tok, pos))),
         "silent tokens": case(ids, np.zeros((7, 5)), pos),
         "gradient": case(again, tok, pos, upstream=[rng.randn(2, 4, 5)]),
         "float32": case(ids, tok.astype("float32"), pos.astype("float32")),
@@ -253,7 +260,9 @@ embed = Exercise(
             "one position",
             "as many sequences as positions",
             "equal sizes",
+            "more tokens than positions",
             "views",
+            "transposed views",
             "silent tokens",
             points=1,
             gate=True,
@@ -327,6 +336,13 @@ def _last_number(x):
     return y
 
 
+def _middle_number(x):
+    """1 more in the middle of all three axes."""
+    y = x.clone()
+    y[tuple(size // 2 for size in x.shape)] += 1
+    return y
+
+
 FUNCTIONS = {
     "three_times": lambda x: 3 * x,
     "attention": _attended,
@@ -339,7 +355,11 @@ FUNCTIONS = {
     # places.
     "later_examples": lambda x: torch.cat([x[:1], x[1:] + _ramp(x)]),
     "opposite_channels": lambda x: x + _ramp(x)[:, :1] * torch.tensor([1, -1]),
+    "opposite_examples": lambda x: (
+        x + _ramp(x) * torch.tensor([1, -1])[:, None, None]
+    ),
     "last_number": _last_number,
+    "middle_number": _middle_number,
     "sorted_in_time": lambda x: x.sort(-2).values,
     # So faint that torch.allclose with its defaults takes it for nothing.
     "faint_positions": lambda x: x + 5e-9 * _ramp(x),
@@ -384,7 +404,19 @@ def gap_inputs(rng):
         ),
         "later examples": on("later_examples", x(3, 5, 2), cycle(5)),
         "opposite channels": on("opposite_channels", x(5, 2), cycle(5)),
-        "one place": on("last_number", x(5, 3), cycle(5)),
+        "opposite examples": on("opposite_examples", x(2, 5, 3), cycle(5)),
+        "one place": on("last_number", x(9, 3), cycle(9)),
+        # The gap is 0 at both ends of each axis.
+        "a place in the middle": on(
+            "middle_number", x(3, 5, 3), np.array([0, 3, 1, 2, 4])
+        ),
+        # Its gap is 1; the inverse permutation has the gap 1000.
+        "a permutation, not its inverse": on(
+            "first_position",
+            np.array([[0.0], [1.0], [1000.0]]),
+            np.array([1, 2, 0]),
+        ),
+        "large inputs": on("add_positions", 1e3 * x(5, 3), cycle(5)),
         "a faint trace": on("faint_positions", x(2, 5, 3), cycle(5)),
         "large outputs": on(
             "huge_positions", x(3, 1).round(1), np.array([1, 2, 0])
@@ -412,7 +444,11 @@ SEEING = (
     "a swap of positions",
     "later examples",
     "opposite channels",
+    "opposite examples",
     "one place",
+    "a place in the middle",
+    "a permutation, not its inverse",
+    "large inputs",
 )
 
 
@@ -470,14 +506,15 @@ def _gap_features(seen):
     for name in (*BLIND, *SEEING, "large outputs", "a faint trace"):
         out = seen[name]["out"]
         gap = np.nan if isinstance(out, Raised) else number(out)
-        if name == "large outputs":
-            gap /= 1e5  # a relative gap is then a small one
+        # A gap relative to what is large is then a small one.
+        gap /= {"large outputs": 1e5, "large inputs": 50}.get(name, 1)
         size = (abs(gap) > 1e-9) / 2 + (abs(gap) > 1e-4) / 2
         codes.append(3.0 if np.isnan(gap) else np.sign(gap) * size)
     # A faint gap's square is far below its norms, but not 0.
     return [
         *codes,
         float(gap > 0),
+        float(number(seen["a permutation, not its inverse"]["out"]) > 30),
         float(any(seen[name].get("changed") for name in seen)),
     ]
 
@@ -535,15 +572,21 @@ def rope_inputs(rng):
     shuffled = rng.permutation(20)[:5]
     each = np.stack([np.arange(5), np.arange(5) + 3])[:, None]
     one, up = rng.randn(5, 6), rng.randn(5, 6)
+    tokens = rng.randn(2, 5, 6)
     return {
         "one pair": case(np.array([[1.0, 0.5]]), np.array([1])),
         "two pairs": case(rng.randn(1, 4).round(2), np.array([1])),
         "position 0": case(rng.randn(1, 4).round(2), np.array([0])),
+        # Before float64 of the same width, which must not reuse its angles.
+        "float32": case(one.astype("float32"), T5),
         "heads": case(heads, T5),
         "three pairs": case(one, T5),
         "moved by seven": case(one, T5 + 7),
         "equal sizes": case(square, T4),
         "a view": case(heads[0], T5, strided=True),
+        "heads and time exchanged": case(
+            rng.randn(2, 5, 3, 6).transpose(0, 2, 1, 3), T5
+        ),
         "half split, two pairs": case(
             rng.randn(1, 4).round(2), np.array([1]), interleaved=False
         ),
@@ -557,20 +600,51 @@ def rope_inputs(rng):
         "half split, positions of each example": case(
             heads, each, interleaved=False
         ),
+        "positions of each example, no heads": case(tokens, each[:, 0]),
+        "positions of each head": case(heads, np.stack([T5, T5 + 3, 2 * T5])),
+        "positions of each head and example": case(
+            heads, rng.randint(0, 50, (2, 3, 5))
+        ),
         "one position for all": case(one, np.array(3)),
-        "far away": case(one, T5 + 3000),
+        "one position, with an axis": case(one, np.array([3])),
+        "one position of each example": case(
+            heads, np.array([2, 7])[:, None, None]
+        ),
+        "far away": case(one, T5 + 10_000),
         "another base": case(one, T5, float(rng.randint(50, 500))),
         "another base by name": case(one, T5, base=5e5),
         "half split, another base": case(one, T5, 100.0, interleaved=False),
         "gradient": case(one, T5, upstream=[up]),
-        "float32": case(one.astype("float32"), T5),
-        "float16": case(one, T5 + 900, dtype="float16"),
+        "half split, gradient": case(
+            one, T5, interleaved=False, upstream=[up]
+        ),
+        # float16 cannot hold odd numbers above 2048.
+        "float16": case(one, T5 + 3001, dtype="float16"),
+        "float16, small results": case(
+            _turned_to_small(rng), np.arange(1, 5), 10.0, dtype="float16"
+        ),
         "bfloat16": case(one, T5 + 900, dtype="bfloat16"),
         "odd width": case(rng.randn(2, 3).round(2), np.arange(2)),
         "odd width, half split": case(
             rng.randn(2, 5), np.arange(2), interleaved=False
         ),
     }
+
+
+def _turned_to_small(rng):
+    """Vectors (4, 4) that base 10 turns, at positions 1 to 4, almost away.
+
+    The first channel of each pair ends near 0.01: where a cosine or a product
+    has been rounded to half precision, nothing of that is left.
+    """
+    i = np.arange(2)
+    angle = np.arange(1, 5)[:, None] * 10.0 ** (-i / 2)
+    small, long = 0.01 * rng.uniform(0.5, 1.5, (4, 2)), np.ones((4, 2))
+    back = [
+        small * np.cos(angle) + long * np.sin(angle),
+        long * np.cos(angle) - small * np.sin(angle),
+    ]
+    return np.stack(back, -1).reshape(4, 4)
 
 
 NEAR = (
@@ -593,7 +667,12 @@ PLACES = (
     "any order",
     "repeated positions",
     "positions of each example",
+    "positions of each example, no heads",
+    "positions of each head",
+    "positions of each head and example",
     "one position for all",
+    "one position, with an axis",
+    "one position of each example",
 )
 ANGLES = (
     "angles up to 120 radians in float32; a property of its own looks "
@@ -691,6 +770,7 @@ apply_rope = Exercise(
         values(
             "a view",
             "a view",
+            "heads and time exchanged",
             points=0.25,
             tol=1e-5,
             because=ANGLES,
@@ -712,6 +792,7 @@ apply_rope = Exercise(
         values(
             "gradients",
             "gradient",
+            "half split, gradient",
             part="grads",
             points=0.25,
             tol=1e-5,
@@ -747,8 +828,20 @@ apply_rope = Exercise(
             because=HALF,
             says=(
                 "Half-precision inputs are turned in float32 and returned in "
-                "their own dtype: position 900 times a frequency in float16 "
-                "is off by tenths of a radian."
+                "their own dtype: float16 cannot hold position 3001, and a "
+                "frequency in it, times 3000, is off by tenths of a radian."
+            ),
+        ),
+        values(
+            "half precision, small results",
+            "float16, small results",
+            tol=1.1e-3,
+            floor=1e-2,
+            because="one unit in float16's last place is 1e-3 of a number",
+            says=(
+                "Where the two products of a channel almost cancel, a "
+                "cosine, a sine or a product that was rounded to float16 "
+                "shows. Turn in float32, and round the finished result only."
             ),
         ),
         values(
@@ -797,8 +890,14 @@ def layout_inputs(rng):
         "back, wider heads": case(rng.randn(20, 3), 2, "interleaved"),
         "back, a square weight": case(square, 2, "interleaved"),
         "a bias of heads": case(rng.randn(18), 3, "half"),
+        "back, a bias of heads": case(rng.randn(18), 3, "interleaved"),
+        "a transposed view": case(rng.randn(5, 18).T, 3, "half"),
         "float16": case(names(6, 2), 1, "half", dtype="float16"),
         "unknown layout": case(names(6, 1), 1, "split"),
+        "half-split, a layout by another name": case(
+            names(6, 1), 1, "half-split"
+        ),
+        "Half, another spelling": case(names(6, 1), 1, "Half"),
     }
 
 
@@ -815,6 +914,7 @@ rope_layout = Exercise(
             "heads of two channels",
             "as many heads as channels",
             "a view",
+            "a transposed view",
             points=1.75,
             gate=True,
             says=(
@@ -829,6 +929,7 @@ rope_layout = Exercise(
             "back, wider heads",
             "back, a square weight",
             points=1.25,
+            because="its biases show it, too; these are the weights",
             says=(
                 "The way back undoes the other one: rows i and i + Dh/2 of a "
                 "head become neighbours."
@@ -838,6 +939,7 @@ rope_layout = Exercise(
             "a bias",
             "one head, a bias",
             "a bias of heads",
+            "back, a bias of heads",
             points=0.5,
             says="A bias has rows as well, but no columns.",
         ),
@@ -854,10 +956,12 @@ rope_layout = Exercise(
         refuses(
             "unknown layout",
             "unknown layout",
+            "half-split, a layout by another name",
+            "Half, another spelling",
             points=0.5,
             says=(
-                "Any other `to` is a mistake of the caller: raise a "
-                "ValueError."
+                "Any `to` but these two words, spelt like this, is a mistake "
+                "of the caller: raise a ValueError."
             ),
         ),
     ),
@@ -884,6 +988,7 @@ def alibi_inputs(rng):
         "three new queries": case(4, 3, large),
         "more queries than keys": case(2, 5, 3),
         "float64": case(16, 3, 3, dtype="float64"),
+        "float64, heads not seen before": case(5, 3, 4, dtype="float64"),
     }
 
 
@@ -957,7 +1062,7 @@ def _alibi_features(seen):
                 float(np.isfinite(out.data).all()),
                 float(out.dtype == "float64"),
                 float(out.library == "numpy"),
-                out.data.shape[0],
+                *out.data.shape[:2],
             ]
         )
     return np.concatenate(parts)
@@ -1028,6 +1133,7 @@ alibi_bias = Exercise(
         alibi_values(
             "float64",
             "float64",
+            "float64, heads not seen before",
             points=0.25,
             tol=1e-10,
             says=(
@@ -1079,7 +1185,19 @@ def inv_freq_inputs(rng):
             low_freq_factor=2.0,
             high_freq_factor=16.0,
         ),
+        # Only a keyword or only the context differs from an earlier case.
+        "yarn, other limits": case(
+            128, 1e4, "yarn", factor, 4096, beta_fast=16, beta_slow=2
+        ),
+        "yarn, another context": case(8, 1e4, "yarn", 4.0, 256),
         "unknown method": case(8, 1e4, "cubic", 2.0, 1024),
+        "dynamic, a method of transformers": case(
+            8, 1e4, "dynamic", 2.0, 1024
+        ),
+        "default, a method of transformers": case(
+            8, 1e4, "default", 2.0, 1024
+        ),
+        "YaRN, another spelling": case(8, 1e4, "YaRN", 2.0, 1024),
     }
 
 
@@ -1233,10 +1351,13 @@ rope_inv_freq = Exercise(
         refuses(
             "unknown method",
             "unknown method",
+            "dynamic, a method of transformers",
+            "default, a method of transformers",
+            "YaRN, another spelling",
             points=0.5,
             says=(
-                "Any other method is a mistake of the caller: raise a "
-                "ValueError."
+                "Any method but these four, spelt like this, is a mistake of "
+                "the caller: raise a ValueError."
             ),
         ),
     ),

@@ -40,6 +40,7 @@ NORMS = (
     "native_batch_norm",
     "instance_norm",
 )
+BRAIN = "bfloat16 has 8 bits, so units eight times as wide as float16's"
 HALF = "float16 has 11 bits: one unit in the last place below 4 is 2e-3"
 SINGLE = "6e-8 an operation, over sums of some tens of terms"
 
@@ -69,6 +70,7 @@ def norm_cases(rng, *biases):
         "a square": three(rng.randn(3, 3)),
         "four axes of equal size": three(rng.randn(3, 3, 3, 3)),
         "a view": five(middle, strided=True),
+        "axes exchanged": five(rng.randn(3, 2, 5).transpose(1, 0, 2)),
         "rows of different size": seven(
             rng.randn(3, 7) * np.array([[1.0], [100.0], [0.01]]) + 1
         ),
@@ -80,6 +82,7 @@ def norm_cases(rng, *biases):
         "eps": built(5, 0.1)(middle),
         "eps by name": built(3, eps=0.5)(rng.randn(2, 3)),
         "initial": module_case(((4,), {}), None, rng.randn(2, 4).round(2)),
+        "in train mode": five(middle, mode="train"),
         "gradient": five(middle, upstream=[rng.randn(2, 3, 5)]),
         "gradient, tiny rows": seven(tiny, upstream=[rng.randn(3, 7)]),
         "float32": five(middle.astype("float32"), dtype="float32"),
@@ -94,8 +97,10 @@ def layer_norm_inputs(rng):
     shared = norm_cases(rng, "bias")
     offset = 100 + 1e-3 * rng.randn(3, 7)
     weights = draw(rng, {"weight": (7,)})
-    # float16 holds these numbers, but hardly any of their means.
+    # float16 holds these numbers, but hardly any of their means; the same of
+    # bfloat16, whose neighbours of 1000 are 4 apart.
     halves = 1000 + rng.randint(-3, 4, (8, 7)) / 2
+    fours = 1000 + 4 * rng.randint(-3, 4, (8, 7)).astype(float)
     return {
         **shared,
         "an equal row": module_case(
@@ -112,6 +117,12 @@ def layer_norm_inputs(rng):
             halves,
             dtype="float16",
         ),
+        "bfloat16, far from 0": module_case(
+            ((7,), {}),
+            draw(rng, {"weight": (7,), "bias": (7,)}),
+            fours,
+            dtype="bfloat16",
+        ),
         "without a bias": module_case(
             ((7,), {"bias": False}), weights, rng.randn(2, 7)
         ),
@@ -125,6 +136,7 @@ PLAIN = (
     "a square",
     "four axes of equal size",
     "a view",
+    "axes exchanged",
     "rows of different size",
     "all positive",
     "a spike",
@@ -206,6 +218,25 @@ LayerNorm = Exercise(
                 "the input's dtype."
             ),
         ),
+        values(
+            "bfloat16",
+            "bfloat16, far from 0",
+            tol=3.2e-2,
+            because=BRAIN,
+            says=(
+                "bfloat16 is half precision, too: near 1,000 its numbers are "
+                "4 apart, so a mean that is taken in it is lost. Compute in "
+                "float32."
+            ),
+        ),
+        values(
+            "train mode",
+            "in train mode",
+            says=(
+                "A layer norm does the same in train mode as in eval mode: "
+                "it keeps no statistics of a batch, and nothing is random."
+            ),
+        ),
         twins=False,
     ),
     kind="class",
@@ -280,6 +311,11 @@ RMSNorm = Exercise(
                 "the input's dtype."
             ),
         ),
+        values(
+            "train mode",
+            "in train mode",
+            says=("An RMS norm does the same in train mode as in eval mode."),
+        ),
         twins=False,
     ),
     kind="class",
@@ -293,7 +329,7 @@ RMSNorm = Exercise(
 
 def gelu_inputs(rng):
     x = rng.randn(3, 5) * 2
-    ends = np.array([-1e4, -50.0, -8.0, 8.0, 50.0, 1e4])
+    ends = np.array([-1e4, -50.0, -8.0, -6.2, 8.0, 50.0, 1e4])
     tail = np.array([-3.0, -2.75, -2.5, -2.25, -2.0])
     return {
         "three numbers": case(
@@ -303,6 +339,7 @@ def gelu_inputs(rng):
         "exact by name": case(x, approximate="none"),
         "a number": case(np.array(1.5)),
         "a view": case(x, strided=True),
+        "a transposed view": case(np.asfortranarray(x)),
         "tanh, three numbers": case(
             np.array([-2.7, 0.5, 2.7]), approximate="tanh"
         ),
@@ -313,11 +350,13 @@ def gelu_inputs(rng):
         "gradient, tanh": case(
             x, approximate="tanh", upstream=[rng.randn(3, 5)]
         ),
-        "gradient, far out": case(ends, upstream=[rng.randn(6)]),
+        "gradient, far out": case(ends, upstream=[rng.randn(7)]),
         "gradient, far out, tanh": case(
-            ends, approximate="tanh", upstream=[rng.randn(6)]
+            ends, approximate="tanh", upstream=[rng.randn(7)]
         ),
         "unknown": case(x, approximate="sigmoid"),
+        "another spelling": case(x, approximate="Tanh"),
+        "None for a name": case(x, approximate=None),
         "float32": case(x.astype("float32")),
         "float16": case(x, dtype="float16"),
         "float16, tanh": case(
@@ -326,6 +365,10 @@ def gelu_inputs(rng):
         "bfloat16": case(x, dtype="bfloat16"),
         "float16, tail": case(tail, dtype="float16"),
         "float16, tail, tanh": case(tail, approximate="tanh", dtype="float16"),
+        "bfloat16, tail": case(tail, dtype="bfloat16"),
+        "bfloat16, tail, tanh": case(
+            tail, approximate="tanh", dtype="bfloat16"
+        ),
     }
 
 
@@ -340,6 +383,7 @@ gelu = Exercise(
             "exact by name",
             "a number",
             "a view",
+            "a transposed view",
             points=0.5,
             gate=True,
             says=(
@@ -382,10 +426,12 @@ gelu = Exercise(
         refuses(
             "another approximate",
             "unknown",
+            "another spelling",
+            "None for a name",
             points=0.25,
             says=(
-                'Any approximate but "none" and "tanh" is a mistake of the '
-                "caller: raise a ValueError."
+                'Any approximate but the strings "none" and "tanh" is a '
+                "mistake of the caller: raise a ValueError."
             ),
         ),
         values(
@@ -420,6 +466,18 @@ gelu = Exercise(
                 "multiplies it. Compute in float32 and round once."
             ),
         ),
+        values(
+            "bfloat16, small results",
+            "bfloat16, tail",
+            "bfloat16, tail, tanh",
+            tol=8.5e-3,
+            floor=1e-3,
+            because="one unit in bfloat16's last place is 8e-3 of a number",
+            says=(
+                "bfloat16 is half precision, too: widen it to float32 as you "
+                "do with float16."
+            ),
+        ),
     ),
     forbids=("gelu", "gelu_"),
 )
@@ -448,7 +506,11 @@ def swiglu_inputs(rng):
         "given width": plain(x),
         "equal widths": square(rng.randn(3, 3)),
         "a view": plain(x, strided=True),
+        "axes exchanged": plain(rng.randn(3, 2, 5).transpose(1, 0, 2)),
         "large": plain(x * 30),
+        # exp(709) is the largest that float64 holds.
+        "very large": plain(x * 3e3),
+        "in train mode": plain(x, mode="train"),
         "default width": built(5, 64)(x[0]),
         "default width, multiple of 4": built(6, 16, multiple_of=4)(
             rng.randn(2, 6)
@@ -479,6 +541,7 @@ SwiGLU = Exercise(
             "given width",
             "equal widths",
             "a view",
+            "axes exchanged",
             "large",
             points=1,
             gate=True,
@@ -500,6 +563,20 @@ SwiGLU = Exercise(
                 "Without d_ff the hidden width is ⌊8·d_model/3⌋, rounded up "
                 "to a multiple of multiple_of."
             ),
+        ),
+        values(
+            "large gates",
+            "very large",
+            says=(
+                "SiLU of a large number is that number, of a large negative "
+                "one 0: write the sigmoid so that no exponential overflows, "
+                "or use F.silu."
+            ),
+        ),
+        values(
+            "train mode",
+            "in train mode",
+            says="There is no dropout: train mode changes nothing.",
         ),
         values(
             "full size",
@@ -612,34 +689,44 @@ def support(module, one):
 
     returns: {"eval": the mean without dropout, "values": the distinct values
         with dropout, as a text, before and after a call in eval mode,
-        "kept": share of them that is not 0, in eighths, "apart": see below}
+        "kept": share of them that is not 0, in eighths, "apart": see below,
+        "repeats": whether both calls drop the very same numbers}
     """
     x = torch.from_numpy(one["args"][0])
 
     def moved():
-        return (module(x.clone()) - x)[:, -1]
+        return module(x.clone()) - x
 
-    first = moved()
+    tokens = moved()
+    first = tokens[:, -1]
     module.eval()
-    still = moved()
+    still = moved()[:, -1]
     module.train()
-    second = moved()
+    second = moved()[:, -1]
     kept = torch.cat([first, second]).abs() > 1e-9
     return {
         "eval": round(still.mean().item(), 3),
         "values": [_distinct(first), _distinct(second)],
         "kept": round(8 * kept.double().mean().item()) / 8,
-        "apart": _apart(first.abs()),
+        "apart": _apart(tokens.abs()),
+        "repeats": torch.equal(first, second),
     }
 
 
 def _apart(sizes):
-    """Whether any token has lost some entries, and some heads more."""
+    """Whether parts of an example ever lose different entries.
+
+    sizes: (examples, tokens, channels); two heads share the channels
+    """
     dropped = sizes < 1e-9
-    least = sizes.masked_fill(dropped, math.inf).amin(1)
+    last, lost = sizes[:, -1], dropped[:, -1]
+    left = last.masked_fill(lost, math.inf)
+    heads, least = (each.unflatten(1, (2, -1)) for each in (last, left))
     return {
-        "entries": bool((dropped.any(1) & ~dropped.all(1)).any()),
-        "heads": bool((sizes.amax(1) > least + 1e-9).any()),
+        "entries": bool((lost.any(1) & ~lost.all(1)).any()),
+        "heads": bool((last.amax(1) > left.amin(1) + 1e-9).any()),
+        "channels": bool((heads.amax(2) > least.amin(2) + 1e-9).any()),
+        "tokens": bool((dropped[:, 0] != lost).any()),
     }
 
 
@@ -648,6 +735,52 @@ def _distinct(numbers):
     if len(found) > 6:
         return "more than six values"
     return ", ".join(f"{value:.3f}" for value in found)
+
+
+def post_dropped_cases():
+    """Post-LN blocks in which one branch is a bias, in train mode.
+
+    The stream is 0, so each output is that bias, less what was dropped,
+    normalised: one of eight rows, for eight ways of dropping three numbers.
+    """
+
+    def one(name):
+        given = {name: 100 * np.array([1.0, 2.0, 4.0])}
+        return module_case(
+            ((3, 3), {"dropout": DROPOUT, "norm_first": False}),
+            set_weights(3, **given),
+            np.zeros((DRAWS // 2, 4, 3)),
+            mode="train",
+        )
+
+    return {
+        "post-LN, dropout after attention": one("attn.out_proj.bias"),
+        "post-LN, dropout after the MLP": one("mlp.fc2.bias"),
+    }
+
+
+def survivors(module, one):
+    """What is left of the rows of a post-LN block.
+
+    returns: {"rows": number of distinct rows, "whole": whether the share of
+        rows that lost nothing is about (1 − DROPOUT)³ = 0.42}
+    """
+    x = torch.from_numpy(one["args"][0])
+    rows = module(x.clone()).flatten(0, 1)
+    module.eval()
+    whole = (rows - module(x.clone())[0, 0]).abs().amax(1) < 1e-9
+    return {
+        "rows": len(rows.mul(1000).round().unique(dim=0)),
+        "whole": 0.3 < whole.double().mean().item() < 0.55,
+    }
+
+
+def after_others(module, one):
+    """What comes back for x after calls with other tokens, and fewer."""
+    x = torch.from_numpy(one["args"][0])
+    module(-x[:, :-2])
+    module(-x)
+    return module(x.clone())
 
 
 def block_inputs(rng):
@@ -681,13 +814,20 @@ def block_inputs(rng):
         "a later token changed": plain(later),
         "as many tokens as heads": equal(rng.randn(3, 3, 9)),
         "a view": plain(x, strided=True),
+        "axes exchanged": plain(rng.randn(7, 2, 15).transpose(1, 0, 2)),
         "a large stream": plain(x * 1e3),
+        "after other sequences": plain(x),
+        "in train mode": plain(x, mode="train"),
         "silent branches": module_case(((6, 3), {}), silent, y),
         "post-LN": post(y),
-        "post-LN, large": post(y * 100),
+        # Scores in the millions: a mask of −10,000 hides nothing there.
+        "post-LN, large": post(np.concatenate([y, -y], 1) * 1e4),
         "another width of the MLP": built(6, 2, wide=3)(y),
         "without biases": built(6, 2, bias=False)(y),
         "post-LN without biases": built(6, 2, bias=False, norm_first=False)(y),
+        "post-LN, all options": built(
+            6, 2, wide=3, bias=False, norm_first=False, gelu="tanh"
+        )(y * 3),
         "tanh": built(6, 2, gelu="tanh")(y * 3),
         "eval with dropout": built(6, 2, dropout=0.5)(y),
         "a full context": built(6, 2, max_context_length=4)(y),
@@ -696,6 +836,7 @@ def block_inputs(rng):
         "gradient, post-LN": built(4, 2, norm_first=False)(z, upstream=[up]),
         "float32": plain(x.astype("float32"), dtype="float32"),
         **dropped_cases(dropped),
+        **post_dropped_cases(),
         "768 wide, 12 heads": module_case(((768, 12), {}), None, meta=True),
         "768 wide, without biases": module_case(
             ((768, 12), {"bias": False}), None, meta=True
@@ -711,7 +852,12 @@ DROPPED = (
 
 
 def probe_block(answer, inputs):
-    return call_modules(answer, inputs, dict.fromkeys(DROPPED, support))
+    scripts = {
+        **dict.fromkeys(DROPPED, support),
+        **dict.fromkeys(post_dropped_cases(), survivors),
+        "after other sequences": after_others,
+    }
+    return call_modules(answer, inputs, scripts)
 
 
 def _no_look_ahead(seen, want, inputs):
@@ -736,10 +882,13 @@ def _dropout_places(seen, want, inputs):
                 f"{name}: in eval mode the branch is "
                 f"{got['eval']} instead of {due['eval']}"
             )
+        if got["repeats"]:
+            return Failure(f"{name}: two calls drop the very same entries")
         if got["apart"] != due["apart"]:
             return Failure(
-                f"{name}: all entries or all heads of a token are dropped "
-                "together, not each by itself"
+                f"{name}: what is dropped together (entries of a token, "
+                "channels of a head, heads or tokens) is not what belongs "
+                "together there"
             )
         if got != due:
             first, second = got["values"]
@@ -752,6 +901,16 @@ def _dropout_places(seen, want, inputs):
                     if first == second
                     else f". After a call in eval mode it takes {second}"
                 )
+            )
+    for name in post_dropped_cases():
+        got, due = seen[name]["out"], want[name]["out"]
+        if isinstance(got, Raised):
+            return Failure(f"{trouble(got)} ({name})")
+        if got != due:
+            return Failure(
+                f"{name}: with three entries, each dropped or not, there are "
+                f"{got['rows']} different outputs; due are {due['rows']}, 42% "
+                "of them whole"
             )
     return None
 
@@ -778,6 +937,7 @@ TransformerBlock = Exercise(
             "a later token changed",
             "as many tokens as heads",
             "a view",
+            "axes exchanged",
             "a large stream",
             points=2,
             gate=True,
@@ -813,6 +973,7 @@ TransformerBlock = Exercise(
             "another width of the MLP",
             "without biases",
             "post-LN without biases",
+            "post-LN, all options",
             "tanh",
             points=0.5,
             says=(
@@ -852,6 +1013,22 @@ TransformerBlock = Exercise(
             says=(
                 "In eval mode nothing is dropped. A function like attend "
                 "drops whenever it is told to: tell it only in training."
+            ),
+        ),
+        values(
+            "train mode without dropout",
+            "in train mode",
+            says=(
+                "dropout is 0 unless given, and then train mode computes "
+                "what eval mode does: the mask, too, is the same."
+            ),
+        ),
+        values(
+            "nothing kept between calls",
+            "after other sequences",
+            says=(
+                "The block keeps something of one call (a mask of that "
+                "length, keys, values) and uses it in the next."
             ),
         ),
         law(
@@ -895,10 +1072,25 @@ TransformerBlock = Exercise(
 # 4.4: toy blocks with dropout at various places
 
 
-class Branch(nn.Module):
-    """A residual branch with dropout inside, and perhaps after it."""
+class StreamDropout(nn.Dropout):
+    """A class of one's own; its instances are instances of nn.Dropout."""
 
-    def __init__(self, d_model, inside=0.1, after=None, gain=1.0, bias=True):
+
+class Branch(nn.Module):
+    """A residual branch with dropout inside, and perhaps after it.
+
+    guarded: leave the dropout after it out unless the branch is in train mode
+    """
+
+    def __init__(
+        self,
+        d_model,
+        inside=0.1,
+        after=None,
+        gain=1.0,
+        bias=True,
+        guarded=False,
+    ):
         super().__init__()
         self.net = nn.Sequential(
             nn.Linear(d_model, 2 * d_model, bias),
@@ -908,9 +1100,13 @@ class Branch(nn.Module):
         )
         self.after = nn.Identity() if after is None else nn.Dropout(after)
         self.gain = nn.Parameter(torch.full((), gain))
+        self.guarded = guarded
 
     def forward(self, x):
-        return self.gain * self.after(self.net(x))
+        out = self.net(x)
+        if self.training or not self.guarded:
+            out = self.after(out)
+        return self.gain * out
 
 
 class ToyBlock(nn.Module):
@@ -931,8 +1127,9 @@ class ToyBlock(nn.Module):
         self.branches = nn.ModuleList(
             Branch(d_model, **how) for how in branches
         )
-        self.stream = nn.Identity() if stream is None else nn.Dropout(stream)
-        self.calls = 0
+        self.stream = (
+            nn.Identity() if stream is None else StreamDropout(stream)
+        )
 
     def forward(self, x):
         if x.ndim != 3 or x.shape[-1] != self.d_model:
@@ -971,6 +1168,10 @@ def sites_inputs(rng):
         "p = 0 at present": toy(4, {"inside": 0.0, "after": 0.0}, spare=0.5),
         "p = 1 at present": toy(4, {"inside": 1.0, "after": 1.0}),
         "on the stream": toy(4, {"after": 0.1}, {}, stream=0.1),
+        "a faint branch": toy(4, {"gain": 1e-4, "after": 0.1}),
+        "in eval mode, used in train mode only": toy(
+            4, {"after": 0.1, "guarded": True}, mode="eval"
+        ),
         "in eval mode": toy(4, {"after": 0.1}, mode="eval"),
         "a part in eval mode": toy(
             4, {"after": 0.1}, {}, frozen=["branches.0"]
@@ -984,9 +1185,13 @@ def probe_sites(answer, inputs):
 
 
 def _found_sites(answer, one):
-    torch.manual_seed(one["seed"])
+    # torch.manual_seed would reach the generators of GPUs as well.
+    torch.default_generator.manual_seed(one["seed"])
     block = ToyBlock(one["d_model"], one["branches"], **one["how"])
     block.train(one["mode"] == "train")
+    for index, value in enumerate(block.parameters()):
+        value.requires_grad_(index > 0)
+        value.grad = torch.full_like(value, 0.5) if index > 1 else None
     for name in one["frozen"]:
         block.get_submodule(name).eval()
     before = _state(block)
@@ -1011,7 +1216,10 @@ def _state(block):
         "the weights": [
             value.detach().numpy().tobytes() for value in block.parameters()
         ],
-        "the gradients": [value.grad is None for value in block.parameters()],
+        "the gradients": [
+            None if value.grad is None else value.grad.numpy().tobytes()
+            for value in block.parameters()
+        ],
         "what is trained": [
             value.requires_grad for value in block.parameters()
         ],
@@ -1082,6 +1290,7 @@ dropout_sites = Exercise(
                 "no site",
                 "no biases",
                 "on the stream",
+                "a faint branch",
             ),
             points=1,
             gate=True,
@@ -1112,6 +1321,7 @@ dropout_sites = Exercise(
                 "p = 0 at present",
                 "p = 1 at present",
                 "in eval mode",
+                "in eval mode, used in train mode only",
                 "a part in eval mode",
             ),
             points=0.5,
@@ -1168,15 +1378,55 @@ def encoder_inputs(rng):
         "keep": plain(x, keep),
         "keep by name": small(y, keep=kept),
         "keep, other padding": plain(other, keep),
+        # No example keeps its last two tokens, which still ask.
+        "keep, padding at the end": plain(
+            x,
+            np.array([[True, True, True, False, False], [True] + 4 * [False]]),
+        ),
+        "keep, large scores": module_case(
+            ((15, 3), {}),
+            {
+                name: value * 2e3 if name == "attn.qkv_proj.weight" else value
+                for name, value in draw(rng, block_shapes(15)).items()
+            },
+            x,
+            np.tile(np.arange(5) % 2 == 0, (2, 1)),
+        ),
         "keep, as many examples as heads": equal(
             rng.randn(2, 2, 6), np.array([[True, False], [True, True]])
         ),
         "all kept": small(y, np.ones((2, 4), bool)),
         "an example with nothing kept": small(y, dead),
+        "a batch with nothing kept": small(y, np.zeros((2, 4), bool)),
         "gradient": small(y, kept, upstream=[up]),
         "gradient past an empty example": small(y, dead, upstream=[up]),
         "float32": plain(x.astype("float32"), keep, dtype="float32"),
+        "axes exchanged": plain(rng.randn(5, 2, 15).transpose(1, 0, 2)),
+        "after a call with keep": small(y, kept),
+        "in train mode": plain(x, keep, mode="train"),
     }
+
+
+def after_padding(module, one):
+    """What comes back without padding after a call with it."""
+    x, keep = (torch.from_numpy(value) for value in one["args"])
+    module(x.clone(), keep)
+    return module(-x)
+
+
+def probe_encoder(answer, inputs):
+    scripts = {"after a call with keep": after_padding}
+    return call_modules(answer, inputs, scripts)
+
+
+NO_DROPOUT = (
+    "There is no dropout, in train mode either. A layer of torch's own has "
+    "one of 0.1 unless it is told otherwise."
+)
+KEEPS_NOTHING = (
+    "The layer keeps something of one call (a mask, a memory) and uses it in "
+    "the next."
+)
 
 
 def _padding_inert(first, second, kept, what):
@@ -1206,6 +1456,7 @@ EncoderLayer = Exercise(
             "several heads",
             "as many examples as heads",
             "a view",
+            "axes exchanged",
             points=1,
             gate=True,
             says=(
@@ -1221,6 +1472,8 @@ EncoderLayer = Exercise(
             "all kept",
             "keep, as many examples as heads",
             "keep, other padding",
+            "keep, padding at the end",
+            "keep, large scores",
             points=0.5,
             because="its gradients show it, too; these are the numbers",
             says=(
@@ -1239,6 +1492,7 @@ EncoderLayer = Exercise(
         values(
             "nothing kept",
             "an example with nothing kept",
+            "a batch with nothing kept",
             points=0.5,
             because="its gradients show it, too; these are the numbers",
             says=(
@@ -1264,9 +1518,15 @@ EncoderLayer = Exercise(
             because=SINGLE,
             says=("float32 inputs give float32 outputs."),
         ),
+        values("train mode", "in train mode", says=NO_DROPOUT),
+        values(
+            "nothing kept between calls",
+            "after a call with keep",
+            says=KEEPS_NOTHING,
+        ),
     ),
     kind="class",
-    probe=call_modules,
+    probe=probe_encoder,
 )
 
 
@@ -1307,11 +1567,13 @@ def decoder_inputs(rng):
     later[:, 3:] = rng.randn(2, 2, 15)
     keep = rng.rand(2, 7) < 0.5
     keep[:, 0], keep[0, 3], keep[1, 3] = True, True, False
-    other = np.where(keep[..., None], memory, 1e3 * rng.randn(2, 7, 15))
+    other = np.where(keep[..., None], memory, 1e6 * rng.randn(2, 7, 15))
     y, m = rng.randn(2, 3, 4), rng.randn(2, 4, 4)
     kept = np.array([[True, False, True, True], [True, True, False, True]])
     dead = np.array([[True, True, False, True], [False] * 4])
     up = rng.randn(2, 3, 4)
+    # So many hidden places that some have the largest score.
+    halves = np.tile(np.arange(7) % 2 == 0, (2, 1))
     return {
         "one token": tiny(
             rng.randn(1, 1, 2).round(2), rng.randn(1, 1, 2).round(2)
@@ -1335,12 +1597,31 @@ def decoder_inputs(rng):
         ),
         "all kept": small(y, m, np.ones((2, 4), bool)),
         "a memory with nothing kept": small(y, m, dead),
+        "memories with nothing kept": small(y, m, np.zeros((2, 4), bool)),
+        "memory_keep, large scores": plain(x, memory * 1e5, halves),
         "gradient": small(y, m, kept, upstream=[up]),
         "gradient past an empty memory": small(y, m, dead, upstream=[up]),
         "float32": plain(
             x.astype("float32"), memory.astype("float32"), dtype="float32"
         ),
+        "axes exchanged": plain(
+            *(rng.randn(T, 2, 15).transpose(1, 0, 2) for T in (5, 7))
+        ),
+        "after another memory": small(y, m, kept),
+        "in train mode": plain(x, memory, keep, mode="train"),
     }
+
+
+def after_memory(module, one):
+    """What comes back for other arguments after a call, without padding."""
+    x, memory, keep = (torch.from_numpy(value) for value in one["args"])
+    module(x.clone(), memory.clone(), keep)
+    return module(-x, -memory)
+
+
+def probe_decoder(answer, inputs):
+    scripts = {"after another memory": after_memory}
+    return call_modules(answer, inputs, scripts)
 
 
 def _decoder_ahead(seen, want, inputs):
@@ -1376,6 +1657,7 @@ DecoderLayer = Exercise(
             "a shorter memory",
             "equal sizes",
             "a view",
+            "axes exchanged",
             "a large memory",
             points=1.5,
             gate=True,
@@ -1392,6 +1674,7 @@ DecoderLayer = Exercise(
             "memory_keep by name",
             "memory_keep, other padding",
             "memory_keep, equal sizes",
+            "memory_keep, large scores",
             "all kept",
             points=0.75,
             because="its gradients show it, too; these are the numbers",
@@ -1415,6 +1698,7 @@ DecoderLayer = Exercise(
         values(
             "nothing kept",
             "a memory with nothing kept",
+            "memories with nothing kept",
             points=0.5,
             because="its gradients show it, too; these are the numbers",
             says=(
@@ -1443,9 +1727,15 @@ DecoderLayer = Exercise(
             "draws",
             says=("float32 inputs give float32 outputs."),
         ),
+        values("train mode", "in train mode", says=NO_DROPOUT),
+        values(
+            "nothing kept between calls",
+            "after another memory",
+            says=KEEPS_NOTHING,
+        ),
     ),
     kind="class",
-    probe=call_modules,
+    probe=probe_decoder,
 )
 
 
@@ -1750,7 +2040,8 @@ def patchify_inputs(rng):
     def pixels(*shape):
         return rng.randint(0, 256, shape).astype(float)
 
-    image = pixels(2, 3, 6, 10)
+    # Not whole numbers, which float32 holds exactly.
+    image = pixels(2, 3, 6, 10) + 1 / 3
     return {
         "two patches": case(np.arange(8.0).reshape(1, 1, 2, 4), 2),
         "three channels": case(image, 2),
@@ -1760,6 +2051,9 @@ def patchify_inputs(rng):
         "one patch": case(pixels(2, 2, 3, 3), 3),
         "equal sizes": case(pixels(4, 4, 4, 4), 2),
         "a view": case(image, 2, strided=True),
+        "channels last in memory": case(
+            pixels(2, 6, 10, 3).transpose(0, 3, 1, 2), 2
+        ),
         "default patch": case(pixels(1, 1, 16, 32)),
         "gradient": case(image[:1], 2, upstream=[pixels(1, 15, 12)]),
         "height not divisible": case(pixels(1, 2, 5, 6), 3),
@@ -1784,6 +2078,7 @@ patchify = Exercise(
             "one patch",
             "equal sizes",
             "a view",
+            "channels last in memory",
             "default patch",
             "float32",
             points=1,
@@ -1865,6 +2160,10 @@ def vit_inputs(rng):
         "equal sizes": equal(rng.randn(4, 3, 4, 4)),
         "patches of one pixel": built(4, 2, 2, 1)(rng.randn(1, 3, 2, 2)),
         "a view": plain(images, strided=True),
+        "channels last in memory": plain(
+            rng.randn(2, 4, 4, 3).transpose(0, 3, 1, 2)
+        ),
+        "in train mode": deep(larger, mode="train"),
         "a dim image": plain(images * 1e-3),
         "gradient": built(4, 2)(images, upstream=[rng.randn(2, 5)]),
         "float32": plain(images.astype("float32"), dtype="float32"),
@@ -1905,6 +2204,7 @@ ViT = Exercise(
             "equal sizes",
             "patches of one pixel",
             "a view",
+            "channels last in memory",
             "a dim image",
             points=2.5,
             gate=True,
@@ -1939,6 +2239,7 @@ ViT = Exercise(
             because=SINGLE,
             says=("float32 images give float32 logits."),
         ),
+        values("train mode", "in train mode", says=NO_DROPOUT),
     ),
     kind="class",
     probe=call_modules,
@@ -2005,10 +2306,11 @@ def _backward(answer, one):
     except (Exception, SystemExit) as error:
         return {"out": raised(error)}
     seen = plain(out)
-    before = {**one["params"], "x": one["x"], "dout": one["dout"]}
-    after = {**params, "x": x, "dout": dout}
-    changed = list(before) != list(after) or any(
-        not np.array_equal(before[name], after[name]) for name in before
+    changed = list(params) != list(one["params"]) or not all(
+        np.array_equal(one["params"][name], params[name]) for name in params
+    )
+    changed = changed or not (
+        np.array_equal(x, one["x"]) and np.array_equal(dout, one["dout"])
     )
     return {"out": seen, "changed": ["an argument"] if changed else []}
 

@@ -28,11 +28,12 @@ from autograder.observations import (
     Array,
     Raised,
     describe,
+    form_difference,
     plain,
     raised,
     value_difference,
 )
-from autograder.probing import call_torch, case
+from autograder.probing import call_torch, case, on_device
 
 SINGLE = "6e-8 an operation, over sums of some tens of terms"
 HALF = "float16 has 11 bits: one unit in the last place below 4 is 2e-3"
@@ -49,9 +50,63 @@ def half_octaves(std):
 
 
 def rounded_stats(stats):
-    """[mean, standard deviation], coarse enough to be equal in every draw."""
+    """[mean, standard deviation], coarse enough to be equal in every draw.
+
+    The mean of values that differ is measured in standard deviations.
+    """
     mean, std = stats
-    return [round(mean, 1) + 0.0, half_octaves(std)]
+    if not std > 1e-12:
+        return [round(mean, 1) + 0.0, half_octaves(0)]
+    return [round(mean / std) + 0.0, half_octaves(std)]
+
+
+def is_bell(values):
+    """Whether values have the tails of a normal distribution."""
+    c = values - values.mean()
+    return 2.4 < (c**4).mean().item() / (c**2).mean().item() ** 2 < 4
+
+
+def writes_to_stream(name):
+    """Whether a parameter has the smaller spread of residual projections."""
+    return name.endswith(("out_proj.weight", "fc2.weight"))
+
+
+def shape_of_draws(module):
+    """{"no bell": names, "outliers": whether any} of a module's matrices.
+
+    Of 11,000 normal draws and more, one at least is beyond 3.15 standard
+    deviations, but for a probability of 1e-8; none is if all beyond 3 are cut
+    off.
+    """
+    flat = {
+        name: value.detach().double().flatten()
+        for name, value in module.named_parameters()
+        if value.ndim > 1
+    }
+    alike = torch.cat(
+        [flat[name] for name in flat if not writes_to_stream(name)]
+    )
+    return {
+        "no bell": [
+            name
+            for name, values in flat.items()
+            if len(values) > 3000 and not is_bell(values)
+        ],
+        "outliers": (alike - alike.mean()).abs().max().item()
+        > 3.15 * alike.std().item(),
+    }
+
+
+def unlike_normal(seen):
+    """What shows that draws are not normal, or None."""
+    if seen["no bell"]:
+        return f"{seen['no bell'][0]} is not normally distributed"
+    if not seen["outliers"]:
+        return (
+            "no value is beyond 3.15 standard deviations: the distribution "
+            "is cut off"
+        )
+    return None
 
 
 # 5.1
@@ -108,24 +163,8 @@ def gpt_inputs(rng):
     targets[0, 3:] = -100
     targets[1, 1] = -100
     y = ids(5, 2, 3)
+    y[0, 0] = 0  # the id that some take for padding
     silenced = built(5, 4, 4, 2, 1, dropout=1.0)
-    # Only attention, by its values' bias, puts anything into the stream.
-    quiet = {
-        name: np.zeros(shape) for name, shape in gpt_shapes(5, 2, 8, 1).items()
-    }
-    quiet["tok_embed.weight"] = 1e-9 * rng.randn(5, 8)
-    quiet["blocks.0.attn.qkv_proj.bias"] = np.arange(24) - 15.0
-    quiet["blocks.0.attn.out_proj.weight"] = np.eye(8)
-    for name in ("blocks.0.ln1.weight", "blocks.0.ln2.weight", "ln_f.weight"):
-        quiet[name] = np.ones(8)
-    half = {
-        "vocab_size": 5,
-        "context_length": 2,
-        "d_model": 8,
-        "n_heads": 1,
-        "n_layers": 1,
-        "dropout": 0.5,
-    }
     return {
         "one token": built(3, 2, 2, 1, 1)(ids(3, 1, 1)),
         "several heads": plain_(x),
@@ -137,13 +176,15 @@ def gpt_inputs(rng):
         "small embeddings": built(7, 5, 4, 2, 1, scale=2e-3)(ids(7, 1, 5)),
         "without biases": built(7, 5, 4, 2, 2, bias=False)(ids(7, 1, 5)),
         "a loss": small(y, y),
-        "targets of their own": plain_(x, targets),
+        "targets of their own": plain_(x, targets=targets),
         "gradient": small(y, upstream=[rng.randn(2, 3, 5), None]),
         "gradient of the loss": small(y, y, upstream=[None, 2.0]),
         "eval with dropout": built(5, 4, 4, 2, 1, dropout=0.5)(y),
         "all dropped": silenced(y, mode="train"),
         "beyond the context": small(ids(5, 1, 5)),
         "float32": plain_(x, dtype="float32"),
+        "float16": small(y, y, dtype="float16"),
+        "two tokens, then seven": plain_(ids(11, 1, 7)),
         "as built": module_case(
             (
                 (),
@@ -160,24 +201,106 @@ def gpt_inputs(rng):
         ),
         "GPT-2 small": module_case(((), {}), None, meta=True),
         "a thousand texts of one token": module_case(
-            ((), half), quiet, np.zeros((1000, 1), dtype=int), mode="train"
+            ((), {**tiny(26, 2, 25, 1), "dropout": 0.25}),
+            three_thirds(),
+            np.zeros((1000, 1), dtype=int),
+            mode="train",
         ),
     }
 
 
-def silent_texts(module, one):
-    """Of 8 texts, how many are without what attention would bring."""
+PARTS_OF_STREAM = {
+    "the embeddings": slice(0, 8),
+    "the attention": slice(8, 16),
+    "the MLP": slice(16, 24),
+}
+
+
+def three_thirds():
+    """Weights by which each part writes to dimensions of its own.
+
+    Without dropout the stream is 1, 2 and 3 in eight dimensions each and 0 in
+    the last one. The logits of all tokens but 0 show it, normalised.
+    """
+    D = 25
+    weights = {
+        name: np.zeros(shape)
+        for name, shape in gpt_shapes(D + 1, 2, D, 1).items()
+    }
+    weights["tok_embed.weight"][0, :4] = 1
+    weights["tok_embed.weight"][1:] = 1e-9 * np.eye(D)
+    weights["pos_embed.weight"][0, 4:8] = 1
+    for name in ("blocks.0.ln1.bias", "blocks.0.ln2.bias", "ln_f.weight"):
+        weights[name] = np.ones(D)  # both branches see nothing but ones
+    weights["blocks.0.attn.qkv_proj.weight"][2 * D :] = np.eye(D)
+    weights["blocks.0.attn.out_proj.weight"][8:16, 8:16] = 2 * np.eye(8)
+    weights["blocks.0.mlp.fc1.weight"][:D] = 10 * np.eye(D)
+    weights["blocks.0.mlp.fc2.weight"][16:24, 16:24] = 0.3 * np.eye(8)
+    return weights
+
+
+def left_by_dropout(module, one):
+    """What each part has left, see `three_thirds`, coarsely.
+
+    returns: {part: [texts of 8 in which it is silent; numbers of 8 that are
+        0 in the others; size of the rest, in sizes of the first part's]}
+    """
     with torch.no_grad():
-        logits = module(torch.from_numpy(one["args"][0]))[0]
-    return round(8 * (logits.abs().amax(-1) < 1e-12).double().mean().item())
+        logits = module(torch.from_numpy(one["args"][0]))[0][:, 0, 1:]
+    stream = 1e9 * (logits - logits[:, -1:])
+    unit = stream[:, PARTS_OF_STREAM["the embeddings"]].amax(-1)
+    left = {}
+    for part, place in PARTS_OF_STREAM.items():
+        mine = stream[:, place]
+        zeros = mine.abs() < 1e-6
+        silent = zeros.all(-1)
+        heard = ~silent & (unit > 1e-6)
+        sizes = mine.amax(-1)[heard] / unit[heard]
+        left[part] = [
+            _eighths(silent),
+            _eighths(zeros[~silent]),
+            round(sizes.median().item(), 3) if len(sizes) else -1.0,
+        ]
+    return left
 
 
-def kept_config(module, one):
-    """What the module's .cfg says, for a case in which nothing is called."""
-    return [
-        getattr(module.cfg, key)
-        for key in ("vocab_size", "context_length", "d_model", "n_layers")
-    ]
+def _eighths(flags):
+    return round(8 * flags.double().mean().item()) if len(flags) else 8
+
+
+def two_lengths(module, one):
+    """Logits of a short text, then those of a longer one."""
+    ids = torch.from_numpy(one["args"][0])
+    with torch.no_grad():
+        return [module(ids[:, :2])[0], module(ids)[0]]
+
+
+def starts_of(built):
+    """A script that looks at a new module, and at two more like it."""
+
+    def script(module, one):
+        seed = torch.initial_seed()
+        with on_device("cpu"):
+            pair = [
+                dict(built(**one["build"][1]).named_parameters())
+                for _ in range(2)
+            ]
+        cfg = getattr(module, "cfg", None)
+        return {
+            "cfg": [
+                getattr(cfg, field.name, None)
+                for field in dataclasses.fields(GPTConfig)
+            ],
+            **shape_of_draws(module),
+            "repeated": [
+                name
+                for name, value in pair[0].items()
+                if value.ndim > 1 and torch.equal(value, pair[1][name])
+            ],
+            "seeded": torch.initial_seed() != seed,
+        }
+
+    return script
 
 
 def probe_gpt(answer, inputs):
@@ -185,8 +308,9 @@ def probe_gpt(answer, inputs):
         return answer(GPTConfig(**how))
 
     scripts = {
-        "as built": kept_config,
-        "a thousand texts of one token": silent_texts,
+        "two tokens, then seven": two_lengths,
+        "as built": starts_of(built),
+        "a thousand texts of one token": left_by_dropout,
     }
     seen = call_modules(built, inputs, scripts)
     for one in seen.values():
@@ -206,10 +330,17 @@ def _no_look_ahead(seen, want, inputs):
     return None
 
 
+def _sets(lists):
+    """Lists of names without their order, which is that of the assignments."""
+    return {frozenset(names) for names in lists}
+
+
 def _tied(seen, want, inputs):
     for name in inputs:
         ties = seen[name].get("built", {}).get("ties")
-        if ties is not None and ties != want[name]["built"]["ties"]:
+        if ties is not None and _sets(ties) != _sets(
+            want[name]["built"]["ties"]
+        ):
             return Failure(
                 "lm_head.weight and tok_embed.weight are two parameters"
                 if not ties
@@ -219,28 +350,48 @@ def _tied(seen, want, inputs):
     return None
 
 
-def _drops_weights(seen, want, inputs):
+LEFT = (
+    "nothing is left of {} in {:g} texts of 8",
+    "of the numbers of {}, {:g} of 8 are 0",
+    "what is left of {} is {:g} times as large as that of the embeddings",
+)
+
+
+def _counted_dropout(seen, want, inputs):
     name = "a thousand texts of one token"
     got, due = seen[name]["out"], want[name]["out"]
     if isinstance(got, Raised):
         return Failure(trouble(got), name)
-    if got != due:
-        return Failure(
-            f"at the first position the attention is silent in {got}/8 of "
-            f"the texts; expected are {due}/8, as often as its one weight is "
-            "dropped",
-            name,
-        )
+    for part in due:
+        pairs = zip(got[part], due[part], strict=True)
+        for (mine, expected), text in zip(pairs, LEFT, strict=True):
+            if mine != expected:
+                return Failure(
+                    f"with dropout=0.25 {text.format(part, mine)}; expected "
+                    f"is {expected:g}",
+                    name,
+                )
     return None
 
 
 def _keeps_cfg(seen, want, inputs):
     got, due = seen["as built"]["out"], want["as built"]["out"]
     if isinstance(got, Raised):
-        return Failure(f"{trouble(got)}, when asked for .cfg")
-    if got != due:
-        return Failure(f".cfg says {got}; expected {due}")
+        return Failure(trouble(got), "as built")
+    if got["cfg"] != due["cfg"]:
+        return Failure(f".cfg says {got['cfg']}; expected {due['cfg']}")
     return None
+
+
+def _half_logits(seen, want, inputs):
+    got, due = (part["float16"]["out"] for part in (seen, want))
+    if isinstance(got, Raised):
+        return Failure(trouble(got), "float16")
+    # Another loss shows or hides in so few digits, depending on the draw.
+    difference = form_difference(got, due) or value_difference(
+        got[0], due[0], 2e-2
+    )
+    return difference and Failure(difference, "float16")
 
 
 def _starts(seen, want, inputs):
@@ -254,7 +405,18 @@ def _starts(seen, want, inputs):
         failure = stats_failure(name, got["stats"][name], expected)
         if failure:
             return failure
-    return None
+    drawn = seen["as built"]["out"]
+    if isinstance(drawn, Raised):
+        return Failure(trouble(drawn), "as built")
+    if drawn["repeated"] or drawn["seeded"]:
+        return Failure(
+            "two models that are built one after the other start with the "
+            "very same weights"
+            if drawn["repeated"]
+            else "torch's generator was seeded by the constructor"
+        )
+    text = unlike_normal(drawn)
+    return text and Failure(text)
 
 
 def stats_failure(name, seen, want):
@@ -262,13 +424,18 @@ def stats_failure(name, seen, want):
     if seen == want:
         return None
     return Failure(
-        f"{name} has mean {seen[0]:g} and standard deviation "
-        f"{_about(seen[1])}; expected are {want[0]:g} and {_about(want[1])}"
+        f"{name} has {_spread(*seen)}; expected is {_spread(*want)}"
     )
 
 
-def _about(level):
-    return "0" if level == -100 else f"about {0.02 * 2 ** (level / 2):.2g}"
+def _spread(mean, level):
+    if level == half_octaves(0):
+        return f"the mean {mean:g} and the standard deviation 0"
+    size = 0.02 * 2 ** (level / 2)
+    return (
+        f"the mean {mean * size:.2g} and a standard deviation of about "
+        f"{size:.2g}"
+    )
 
 
 GPT = Exercise(
@@ -379,16 +546,18 @@ GPT = Exercise(
             ),
         ),
         law(
-            "dropout of attention weights",
-            _drops_weights,
+            "dropout, counted",
+            _counted_dropout,
             points=0.25,
             because=(
                 "1,000 texts, in eighths: a share is off by 1/16 with a "
-                "probability below 1e-4"
+                "probability below 1e-5"
             ),
             says=(
-                "In train mode the attention weights are dropped, too: with "
-                "dropout=0.5 every other one."
+                "In train mode dropout acts, number by number, on four "
+                "things and on nothing else: the embeddings' sum, the "
+                "attention weights, and what either branch adds. What is "
+                "kept is divided by 1 − dropout."
             ),
         ),
         law(
@@ -405,7 +574,8 @@ GPT = Exercise(
             says=(
                 "A new model starts as task 5.3 says: matrices and "
                 "embeddings N(0, 0.02²), out_proj and fc2 divided by √(2L), "
-                "biases 0, gains 1."
+                "biases 0, gains 1. Nothing is seeded, so that no model is "
+                "like the one before it."
             ),
         ),
         values(
@@ -424,6 +594,24 @@ GPT = Exercise(
             tol=5e-5,
             because=SINGLE,
             says="float32 weights give float32 logits.",
+        ),
+        law(
+            "half precision",
+            _half_logits,
+            because=f"{HALF}, ten of them one after the other",
+            says=(
+                "float16 weights give float16 logits and losses: a mask or a "
+                "table of another dtype stops them."
+            ),
+        ),
+        values(
+            "any length",
+            "two tokens, then seven",
+            because="a mask of the first call's size fits no longer text",
+            says=(
+                "A longer text after a shorter one: what is kept from the "
+                "first call (a mask, positions) is too short for the next."
+            ),
         ),
         twins=False,
     ),
@@ -559,7 +747,7 @@ lm_loss = Exercise(
 class Toy(nn.Module):
     """A model with a GPT's names that is none: no token looks at another.
 
-    extra: whether it has parameters that a GPT has not
+    extra: whether it has parameters, and a buffer, that a GPT has not
     """
 
     def __init__(self, cfg, *, tied=True, extra=False):
@@ -575,9 +763,12 @@ class Toy(nn.Module):
         self.lm_head = nn.Linear(D, V, bias=False)
         if extra:
             self.conv = nn.Conv1d(D, D, 3)
-            self.memory = nn.Parameter(torch.randn(2, D, D))
+            self.memory = nn.Parameter(torch.randn(2, 2, D, D))
+            self.bias = nn.Parameter(torch.randn(D, D))
             self.rms = nn.RMSNorm(D)
             self.gain = nn.Parameter(torch.randn(D))
+            self.bias_scale = nn.Parameter(torch.randn(D))
+            self.register_buffer("mask", torch.ones(D, D).tril())
         if tied:
             self.tok_embed.weight = self.lm_head.weight
         self.reports = []
@@ -652,6 +843,7 @@ def init_inputs(rng):
             "args": [n_layers, *args],
             # Above the numbers with which people seed.
             "seed": int(rng.randint(10**6, 2 * 10**6)),
+            "train": L == 2,
         }
 
     return {
@@ -678,38 +870,45 @@ def probe_init(answer, inputs):
 
 
 def _started(answer, one):
-    torch.manual_seed(one["seed"])
+    # torch.manual_seed would reach other devices' generators, too.
+    torch.default_generator.manual_seed(one["seed"])
     model = Toy(GPTConfig(**one["cfg"]), **one["toy"])
+    model.train(one["train"])
     with torch.no_grad():
         for value in model.parameters():
-            value.normal_(2, 1)
+            value.uniform_(1.03, 2.6)  # neither normal nor around 0
     before = {id(value) for value in model.parameters()}
+    buffers = [value.clone() for value in model.buffers()]
     try:
+        answer(model, *one["args"])
+        first = [value.detach().clone() for value in model.parameters()]
         answer(model, *one["args"])
     except (Exception, SystemExit) as error:
         return {"out": raised(error)}
     own = dict(model.named_parameters(remove_duplicate=False))
-    flat = {
-        name: value.detach().double().flatten() for name, value in own.items()
-    }
     seen = {
         "stats": {
             name: rounded_stats(
-                [value.mean().item(), value.std(correction=0).item()]
+                [
+                    value.detach().double().mean().item(),
+                    value.detach().double().std(correction=0).item(),
+                ]
             )
-            for name, value in flat.items()
+            for name, value in own.items()
         },
-        "bell": {
-            name: _bell(value)
-            for name, value in flat.items()
-            if value.numel() > 3000
-        },
+        **shape_of_draws(model),
         "tied": model.lm_head.weight is model.tok_embed.weight,
         "same parameters": {id(value) for value in model.parameters()}
         == before,
         "alike": _alike(model),
         "trained": all(value.requires_grad for value in model.parameters()),
+        "buffers": all(map(torch.equal, model.buffers(), buffers)),
+        "mode": _modes(model) == [one["train"]],
         "seeded": torch.initial_seed() != one["seed"],
+        "repeated": any(
+            value.ndim > 1 and torch.equal(value, old)
+            for value, old in zip(model.parameters(), first, strict=False)
+        ),
     }
     if not one["toy"].get("tied", True):
         # The expected loss over targets drawn at random.
@@ -721,10 +920,9 @@ def _started(answer, one):
     return {"out": seen}
 
 
-def _bell(value):
-    """Whether values have the tails of a normal distribution."""
-    c = value - value.mean()
-    return 2.4 < (c**4).mean().item() / (c**2).mean().item() ** 2 < 4
+def _modes(model):
+    """[True] if all of a model is in train mode, [False] if all is in eval."""
+    return _distinct(module.training for module in model.modules())
 
 
 def _alike(model):
@@ -762,7 +960,7 @@ def _vector(name, expected):
 
 
 def _residual(name, expected):
-    return name.endswith(("out_proj.weight", "fc2.weight"))
+    return writes_to_stream(name)
 
 
 def _matrix(name, expected):
@@ -776,6 +974,14 @@ def _init_runs(seen, want, inputs):
     return None
 
 
+LEFT_ALONE = {
+    "same parameters": "the model has other parameters after the call",
+    "trained": "some parameters are not trained any more",
+    "buffers": "a buffer, which is no parameter, has other values",
+    "mode": "the model is in another mode, train or eval, than before",
+}
+
+
 def _init_tie(seen, want, inputs):
     for name in inputs:
         got, due = (part[name]["out"] for part in (seen, want))
@@ -784,27 +990,26 @@ def _init_tie(seen, want, inputs):
                 "the head and the embedding are "
                 f"{'one' if got['tied'] else 'two'} after the call"
             )
-        for key in ("same parameters", "trained"):
+        for key, text in LEFT_ALONE.items():
             if not got[key]:
-                return Failure(
-                    "the model has other parameters after the call, or some "
-                    "that are not trained"
-                )
+                return Failure(f"{text} (model with {name})")
     return None
 
 
 def _init_normal(seen, want, inputs):
     for name in inputs:
         got = seen[name]["out"]
-        for key, bell in got["bell"].items():
-            if not bell:
-                return Failure(f"{key} is not normally distributed")
+        text = unlike_normal(got)
+        if text:
+            return Failure(text)
         if got["alike"]:
             return Failure(
                 f"{' and '.join(got['alike'][0])} have the very same values"
             )
         if got["seeded"]:
             return Failure("torch's generator was seeded by the call")
+        if got["repeated"]:
+            return Failure("a second call draws the very same values again")
     return None
 
 
@@ -828,13 +1033,10 @@ def init_features(seen):
         if isinstance(out, Raised):
             return [float(len(seen)), -1.0]
         numbers += [part for pair in out["stats"].values() for part in pair]
-        numbers += [float(part) for part in out["bell"].values()]
+        numbers += [float(len(out[key])) for key in ("no bell", "alike")]
         numbers += [
-            float(out["tied"]),
-            float(out["same parameters"]),
-            float(out["trained"]),
-            float(len(out["alike"])),
-            float(out["seeded"]),
+            float(out[key])
+            for key in ("outliers", "tied", "seeded", "repeated", *LEFT_ALONE)
         ]
     return numbers
 
@@ -896,7 +1098,7 @@ init_weights = Exercise(
             says=(
                 "Fill the model's own parameters, in place: a head that was "
                 "tied to the embedding stays tied, another one untied, and "
-                "all are still trained."
+                "all are still trained. Buffers and the mode are not yours."
             ),
         ),
         law(
@@ -939,12 +1141,14 @@ def tie_inputs(rng):
         "tok": rng.randn(5, 3).round(2),
         "head": rng.randn(5, 3).round(2),
         "ids": rng.randint(0, 5, (2, 4)),
+        "train": True,
     }
     square = {
         "cfg": tiny(4, 3, 4, 0),
         "tok": rng.randn(4, 4).round(2),
         "head": rng.randn(4, 4).round(2),
         "ids": rng.randint(0, 4, (1, 3)),
+        "train": False,
     }
     return {
         "five tokens, width 3": small,
@@ -967,6 +1171,7 @@ def _joined(answer, one):
             return {"out": error}
         return {"out": {"saved": before - _count(model)}}
     model = Toy(GPTConfig(**one["cfg"]), tied=False).double()
+    model.train(one["train"])
     with torch.no_grad():
         model.tok_embed.weight.copy_(torch.from_numpy(one["tok"]))
         model.lm_head.weight.copy_(torch.from_numpy(one["head"]))
@@ -997,6 +1202,7 @@ def _joined(answer, one):
                     and model.lm_head is modules[1]
                 )
             ),
+            "mode": _modes(model) == [one["train"]],
             "copied": tried(lambda: _is_tied(copy.deepcopy(model))),
             "converted": tried(
                 lambda: _is_tied(copy.deepcopy(model).to(torch.float32))
@@ -1121,10 +1327,11 @@ tie_weights = Exercise(
                 "trained",
                 "names",
                 "modules",
+                "mode",
                 text=(
                     "tok_embed.weight is another Parameter than before, is "
-                    "not trained any more, or a module or a name in "
-                    "state_dict has changed"
+                    "not trained any more, or a module, its mode or a name "
+                    "in state_dict has changed"
                 ),
             ),
             points=0.5,
@@ -1132,7 +1339,7 @@ tie_weights = Exercise(
                 "Whoever holds the embedding's Parameter, an optimiser for "
                 "instance, should still hold the one in use; it stays "
                 "trainable, and both modules and both names in state_dict "
-                "stay."
+                "stay, in the mode in which they were."
             ),
         ),
         law(
@@ -1230,12 +1437,27 @@ def filter_inputs(rng):
         "hidden before, temperature": case(shut, 2.0, min_p=0.3),
         "large logits": case(wide, 0.5, top_p=0.9),
         "large logits, min_p": case(wide, min_p=0.3),
-        "one row": case(rows(7), top_k=2, top_p=0.9),
+        "one row": case(rows(7), top_k=5, top_p=0.7),
+        "one row, min_p": case(rows(7), 0.8, min_p=0.3),
         "three axes": case(rows(2, 3, 5), top_k=3, top_p=0.8),
         "a view": case(x, top_k=3, top_p=0.9, strided=True),
         "float32": case(x.astype("float32"), 0.7, 5, 0.9),
         "float16": case(x.astype("float16"), 0.7, 5, 0.9),
         "top_p, then min_p": case(four, top_p=0.82, min_p=0.2),
+        "top_p, then a larger min_p": case(four, top_p=0.82, min_p=0.4),
+        "top_k, then min_p": case(mixed, top_k=3, min_p=0.6),
+        # A hair below min_p, where half precision would round up.
+        "float16 near min_p": case(
+            np.array([[0.0, -1.2998046875, -8, -7]], "float16"),
+            0.7,
+            min_p=0.156224,
+        ),
+        "bfloat16 near min_p": case(
+            np.array([[0.0, -1.796875, -8, -7]]),
+            0.7,
+            min_p=0.077075,
+            dtype="bfloat16",
+        ),
     }
 
 
@@ -1401,6 +1623,8 @@ filter_logits = Exercise(
                 "temperature, then top_p",
                 "temperature, then min_p",
                 "top_p, then min_p",
+                "top_p, then a larger min_p",
+                "top_k, then min_p",
                 "all four",
             ),
             points=0.5,
@@ -1444,17 +1668,22 @@ filter_logits = Exercise(
         ),
         law(
             "any axes",
-            _kept(1e-10, "one row", "three axes", "a view"),
+            _kept(1e-10, "one row", "one row, min_p", "three axes", "a view"),
             because="rows are rows wherever they stand",
             says="The last axis is the vocabulary, with any axes before it.",
         ),
         law(
-            "float32 and float16",
+            "float32 and half",
             lambda *args: (
-                _kept(2e-6, "float32")(*args) or _kept(4e-3, "float16")(*args)
+                _kept(2e-6, "float32")(*args)
+                or _kept(4e-3, "float16", "float16 near min_p")(*args)
+                or _kept(3e-2, "bfloat16 near min_p")(*args)
             ),
-            because=HALF,
-            says="The result has the logits' dtype.",
+            because=f"{HALF}; bfloat16 has 8 bits",
+            says=(
+                "The result has the logits' dtype, but half-precision logits "
+                "are computed in float32."
+            ),
         ),
     ),
     probe=probe_filter,
@@ -1491,7 +1720,7 @@ class Speaker(nn.Module):
         return self.drop(self.table[state]), None
 
 
-SPREAD_OUT = (0.5, 0.25, 0.125, 0.125)
+SPREAD_OUT = (0.52, 0.13, 0.12, 0.12, 0.11)
 DRAWN = 4096  # rows in which a token is drawn
 
 
@@ -1552,8 +1781,16 @@ def generate_inputs(rng):
             context=64,
             seed=seed,
         ),
+        # Long enough for every token to come up.
+        "a long text": one(
+            np.zeros((1, 1), dtype=int),
+            40,
+            rows=np.zeros((3, 3)),
+            context=64,
+            seed=seed,
+        ),
         "the generator": one(
-            np.zeros((8, 1), dtype=int), 12, rows=np.zeros((3, 8)), seed=seed
+            np.zeros((8, 1), dtype=int), 6, rows=np.zeros((3, 8)), seed=seed
         ),
     }
 
@@ -1571,51 +1808,41 @@ def _spoken(answer, one, name):
     )
     model.train(one["train"])
 
-    def run(seed, new=one["args"][1]):
+    def run(generator):
         ids = torch.from_numpy(one["args"][0].copy())
         how = dict(one["kwargs"])
-        if seed is not None:
-            how["generator"] = torch.Generator().manual_seed(seed)
-        out = answer(model, ids, new, **how)
+        if generator is not None:
+            how["generator"] = generator
+        out = answer(model, ids, one["args"][1], **how)
         return out, torch.equal(ids, torch.from_numpy(one["args"][0]))
 
     try:
         with torch.set_grad_enabled(one["grad"]):
             before = torch.get_rng_state()
-            out, unchanged = run(one["seed"])
+            seed = one["seed"]
+            out, unchanged = run(None if seed is None else _seeded(seed))
             untouched = torch.equal(before, torch.get_rng_state())
             seen = {
                 "mode": [model.training, model.drop.training],
                 "grad": torch.is_grad_enabled(),
+                "trained": model.table.requires_grad,
                 "modes inside": _distinct(note[:2] for note in model.notes),
                 "graph": any(note[2] for note in model.notes)
                 or bool(getattr(out, "requires_grad", False)),
                 "unchanged": unchanged,
             }
             if name == "the generator":
-                # Another global state, and the same generator again.
-                torch.manual_seed(99)
-                again, _ = run(one["seed"])
-                other, _ = run(one["seed"] + 1)
-                plain_one, _ = run(None)
-                plain_two, _ = run(None)
-                seen["generator"] = {
+                used = {
                     "torch's global random state stays as it was": untouched,
-                    "the same state gives the same text": torch.equal(
-                        out, again
-                    ),
-                    "another seed gives another text": not torch.equal(
-                        out, other
-                    ),
-                    "without one each text is another": not torch.equal(
-                        plain_one, plain_two
-                    ),
+                    **_generators_used(lambda given: run(given)[0], seed, out),
                 }
-                return {"out": list(out.shape), **seen}
+                return {"out": list(out.shape), "generator": used, **seen}
             if one["seed"] is None:
                 return {"out": plain(out), **seen}
             drawn = out[:, one["args"][0].shape[1] :]
             V = one["table"].shape[1]
+            if name == "a long text":
+                return {"out": list(out.shape), **seen}
             if name == "many draws":
                 rows = [row.unique().numel() for row in drawn]
                 columns = [column.unique().numel() for column in drawn.T]
@@ -1626,6 +1853,43 @@ def _spoken(answer, one, name):
             return {"out": list(out.shape), **seen, "eighths": eighths}
     except (Exception, SystemExit) as error:
         return {"out": raised(error)}
+
+
+def _seeded(seed):
+    return torch.Generator().manual_seed(seed)
+
+
+def _generators_used(run, seed, out):
+    """{what has to hold: whether it does}.
+
+    run(generator): a text
+    out: the text of a new generator of that seed
+    """
+    torch.rand(1)  # the global state is another one now
+    same, later = _seeded(seed), _seeded(seed)
+    torch.rand(1, generator=later)
+    again, next_one = run(same), run(same)
+    start = torch.get_rng_state()
+    plain_one, plain_two = run(None), run(None)
+    torch.set_rng_state(start)
+    return {
+        "the same state gives the same text": torch.equal(out, again),
+        "another seed gives another text": not torch.equal(
+            out, run(_seeded(seed + 1))
+        ),
+        "a second call with a generator gives another text": not torch.equal(
+            out, next_one
+        ),
+        "a generator's state decides, and not its first seed": not torch.equal(
+            out, run(later)
+        ),
+        "without one each text is another": not torch.equal(
+            plain_one, plain_two
+        ),
+        "without one torch's global state decides": torch.equal(
+            plain_one, run(None)
+        ),
+    }
 
 
 def _distinct(notes):
@@ -1693,7 +1957,9 @@ def _draws(seen, want, inputs):
             )
     got = seen["many draws"]
     if isinstance(got["out"], Raised):
-        return Failure(trouble(got["out"]))
+        return Failure(
+            f"{trouble(got['out'])} ({_told('many draws', inputs)})"
+        )
     if got["varied"] != want["many draws"]["varied"]:
         return Failure(
             "of 40 draws among 8 equally likely tokens, in 8 rows, "
@@ -1704,6 +1970,18 @@ def _draws(seen, want, inputs):
             )
         )
     return None
+
+
+def _how_many(seen, want, inputs):
+    got, due = (part["a long text"]["out"] for part in (seen, want))
+    if isinstance(got, Raised):
+        return Failure(f"{trouble(got)} ({_told('a long text', inputs)})")
+    if got != due:
+        return Failure(
+            f"the shape is {tuple(got)} where {tuple(due)} is due "
+            f"({_told('a long text', inputs)})"
+        )
+    return _speaks("nothing new")(seen, want, inputs)
 
 
 def _of_eight(eighths):
@@ -1765,9 +2043,12 @@ generate = Exercise(
         ),
         law(
             "how many",
-            _speaks("nothing new"),
-            because="implied by the shapes; the edge of the loop",
-            says="With max_new_tokens=0 the prompt comes back.",
+            _how_many,
+            because="40 draws among 3 tokens miss none, but for 3e-7",
+            says=(
+                "max_new_tokens come, whichever they are: no token ends the "
+                "text. With 0 the prompt comes back."
+            ),
         ),
         law(
             "the context",
@@ -1785,8 +2066,8 @@ generate = Exercise(
             _draws,
             points=0.5,
             because=(
-                "4,096 draws, in eighths: a share is off by 1/16 with a "
-                "probability below 1e-14"
+                "4,096 draws, in eighths: a share of 0.52 reaches the next "
+                "one with a probability below 1e-7"
             ),
             says=(
                 "Tokens are drawn with the probabilities that softmax gives "
@@ -1797,10 +2078,11 @@ generate = Exercise(
             "the generator",
             _generator,
             points=0.5,
-            because="96 uniform draws among 8 never repeat by chance",
+            because="48 uniform draws among 8 never repeat by chance",
             says=(
                 "The generator decides everything, if there is one: pass it "
-                "to the function that draws, and seed nothing yourself."
+                "to the function that draws, and seed, copy and restore "
+                "nothing. Without one torch's global state does."
             ),
         ),
         law(
@@ -1825,12 +2107,14 @@ generate = Exercise(
             _same_notes(
                 "mode",
                 "grad",
+                "trained",
                 text="mode or gradients are not as they were before",
             ),
             points=0.5,
             says=(
                 "Afterwards the model is in the mode in which it was, train "
-                "or eval, and gradients are on or off as before."
+                "or eval, its parameters are still trained, and gradients "
+                "are on or off as before."
             ),
         ),
         law(
@@ -1875,6 +2159,10 @@ def rate_inputs(rng):
         "nothing but warm-up": one(total - 1, warmup=total),
         "nothing but warm-up, then": one(total, warmup=total),
         "down to 0": case(9, 3e-4, 0.0, 4, 12),
+        "down to 0, at the end": case(12, 3e-4, 0.0, 4, 12),
+        "a warm-up from below min_lr": case(1, 1.0, 0.5, 10, 20),
+        "a warm-up of one step": case(0, 1.0, 0.2, 1, 4),
+        "one step in all": case(0, 1.0, 0.2, 0, 1),
     }
 
 
@@ -1906,6 +2194,8 @@ lr_at = Exercise(
             "the first step",
             "while warming up",
             "the last of the warm-up",
+            "a warm-up from below min_lr",
+            "a warm-up of one step",
             points=0.5,
             because="a schedule that is all warm-up shows it, too",
             says=(
@@ -1918,6 +2208,7 @@ lr_at = Exercise(
             "no warm-up",
             "no warm-up, later",
             "no warm-up, at the end",
+            "one step in all",
             because="a division by zero waits here",
             says="With warmup=0 the cosine starts at step 0, with max_lr.",
         ),
@@ -1928,6 +2219,8 @@ lr_at = Exercise(
             "long after the end",
             "nothing but warm-up",
             "nothing but warm-up, then",
+            "down to 0, at the end",
+            floor=1e-4,
             points=0.25,
             says="From step = total on it is min_lr, for good.",
         ),
@@ -1947,6 +2240,7 @@ class Oddments(nn.Module):
         self.norm = nn.RMSNorm(D)
         self.scale = nn.Parameter(torch.ones(()))
         self.conv = nn.Conv1d(D, D, 3)
+        self.patches = nn.Conv2d(1, D, 2)
         self.bias = nn.Parameter(torch.ones(2, D))
         self.list = nn.ParameterList([torch.ones(D), torch.ones(1, D)])
 
@@ -1985,6 +2279,7 @@ def _grouped(answer, one):
     frozen = [value.requires_grad for value in model.parameters()]
     try:
         groups = list(answer(model, *one["args"]))
+        unordered = any(isinstance(group["params"], set) for group in groups)
         # torch.optim takes a tensor, lists, iterators and named pairs alike.
         groups = [
             {
@@ -2012,6 +2307,7 @@ def _grouped(answer, one):
         "out": {
             "decay": dict(sorted(decay.items())),
             "twice": sorted({name for name in found if found.count(name) > 1}),
+            "unordered": unordered,
             "as before": frozen
             == [value.requires_grad for value in model.parameters()],
         }
@@ -2053,6 +2349,8 @@ def _once(got, due):
         return f"does not belong into a group: {', '.join(sorted(extra))}"
     if got["twice"]:
         return f"more than once: {', '.join(got['twice'])}"
+    if got["unordered"]:
+        return "params is a set, which has no order: torch.optim refuses it"
     return None if got["as before"] else "requires_grad was changed"
 
 
@@ -2086,7 +2384,8 @@ param_groups = Exercise(
             points=0.75,
             says=(
                 "Each parameter that is trained is in exactly one group, "
-                "tied ones once, frozen ones in none."
+                "tied ones once, frozen ones in none. A group's params are "
+                "a list."
             ),
         ),
         law(
@@ -2138,7 +2437,7 @@ class Pupil(Toy):
             {
                 "ids": plain(ids),
                 "same": torch.equal(ids, targets),
-                "train": self.training,
+                "train": _modes(self),
                 "amp": str(torch.get_autocast_dtype("cpu"))
                 if torch.is_autocast_enabled("cpu")
                 else "off",
@@ -2292,7 +2591,7 @@ def train_inputs(rng):
         "round the data": one(4, 3, rows=5, train=False),
         "a batch above the data": one(2, 7, rows=3),
         "in two parts": one(2, 4, accum_steps=2),
-        "in unequal parts": one(2, 5, accum_steps=2),
+        "in unequal parts": one(2, 5, accum_steps=3),
         "in parts of one row": one(2, 3, accum_steps=3),
         "learning rates": one(
             6,
@@ -2360,6 +2659,7 @@ def _trained(answer, one):
     if not one["default optimizer"]:
         how["make_optimizer"] = make_optimizer
     cfg = TrainConfig(**how)
+    settings = dict(vars(cfg))
     data = torch.from_numpy(one["data"].copy())
     real, torch.compile = torch.compile, compiler
     Compiler.running = 0
@@ -2383,8 +2683,13 @@ def _trained(answer, one):
         "compiled": _distinct(part["compiled"] for part in reports),
         "backends": compiler.backends,
         "events": cfg.scaler.events if cfg.scaler else [],
-        "mode after": model.training,
-        "unchanged": torch.equal(data, torch.from_numpy(one["data"])),
+        "mode after": _modes(model),
+        "parameters after": _distinct(
+            [str(value.dtype), value.requires_grad]
+            for value in model.parameters()
+        ),
+        "unchanged": torch.equal(data, torch.from_numpy(one["data"]))
+        and vars(cfg) == settings,
         "optimizers": len(recorders),
     }
     if recorders:
@@ -2743,11 +3048,12 @@ train = Exercise(
         ),
         law(
             "modes",
-            _each(_equal_notes("modes", "mode after")),
+            _each(_equal_notes("modes", "mode after", "parameters after")),
             because="dropout is the reason",
             says=(
                 "Train in train mode, also a model that comes in eval mode, "
-                "and leave it in the mode in which it came."
+                "and leave it in the mode in which it came, its parameters "
+                "in their dtype and trained."
             ),
         ),
         law(
@@ -2760,7 +3066,7 @@ train = Exercise(
             "arguments unchanged",
             _each(_equal_notes("unchanged")),
             because="a promise of the course to every caller",
-            says="The data belong to the caller.",
+            says="The data and the configuration belong to the caller.",
         ),
     ),
     probe=probe_train,
@@ -2838,6 +3144,12 @@ def beam_inputs(rng):
             [0.25, 0.25, 0.25, 0.25],
         ],
     ]
+    # What wins is the seventh best after two rounds.
+    crowd = [
+        [[0.4, 0.33, 0.27, 0.0]] * 4,
+        [[0.42, 0.42, 0.12, 0.04]] * 4,
+        [[0.25] * 4, [0.25] * 4, [0.01, 0.01, 0.01, 0.97], [0.25] * 4],
+    ]
     unfinished = [
         [[0.0, 0.55, 0.0, 0.45]] * 4,
         [[0.02, 0.95, 0.02, 0.01]] * 4,
@@ -2860,6 +3172,7 @@ def beam_inputs(rng):
             for k in (2, 3)
             for i in range(3)
         },
+        "k above V": one(crowd, 0, 3, 8, 3),
     }
 
 
@@ -2870,9 +3183,10 @@ def probe_beam(answer, inputs):
 def _searched(answer, one):
     table = torch.from_numpy(one["table"])
     bos, eos, k, max_len = one["args"]
-    asked = []
+    asked, listed = [], []
 
     def logp_fn(ids):
+        listed.append(_is_list_of_ids(ids))
         ids = [int(part) for part in ids]
         asked.append(ids)
         if len(ids) > len(table):
@@ -2884,15 +3198,23 @@ def _searched(answer, one):
 
     try:
         out = answer(logp_fn, bos, eos, k, max_len)
+        listed.append(_is_list_of_ids(out))
         out = [int(part) for part in out]
     except (Exception, SystemExit) as error:
         return {"out": raised(error)}
     return {
         "out": out,
+        "lists": all(listed),
         "from bos": all(ids[:1] == [bos] for ids in asked),
         "past the end": any(eos in ids[1:] for ids in asked),
         "calls": min(len(asked), 1000),
     }
+
+
+def _is_list_of_ids(ids):
+    return isinstance(ids, list | tuple) and all(
+        isinstance(part, int | np.integer) for part in ids
+    )
 
 
 def _beam_form(seen, want, inputs):
@@ -2948,9 +3270,13 @@ def _beams(*names):
 
 def _best_of_all(seen, want, inputs):
     """With room for every sequence nothing may be missed."""
-    for name in ("all sequences", "all sequences, three tokens"):
+    for name in ("all sequences", "all sequences, three tokens", "k above V"):
         one = inputs[name]
         best = max(_sequences(one, [one["args"][0]]), key=lambda ids: ids[1])
+        if isinstance(seen[name]["out"], Raised):
+            return Failure(
+                f"{trouble(seen[name]['out'])} ({_beam(name, one)})"
+            )
         if seen[name]["out"] != best[0]:
             return Failure(
                 f"{seen[name]['out']} came back where, of all sequences, "
@@ -2970,6 +3296,11 @@ def _sequences(one, ids):
 
 def _asked(seen, want, inputs):
     for name, one in inputs.items():
+        if not seen[name]["lists"]:
+            return Failure(
+                "what logp_fn was given, or what came back, is no list of "
+                f"Python numbers ({_beam(name, one)})"
+            )
         if not seen[name]["from bos"]:
             return Failure(
                 f"logp_fn was given ids that do not start with bos "
@@ -3022,8 +3353,8 @@ beam_search = Exercise(
             points=1,
             because="brute force: no search can be better",
             says=(
-                "With k above the number of sequences nothing is pruned, so "
-                "the result is the most likely sequence there is."
+                "With k large enough nothing of use is pruned, so the result "
+                "is the most likely sequence there is. k may exceed V."
             ),
         ),
         law(
@@ -3047,12 +3378,13 @@ beam_search = Exercise(
             ),
         ),
         law(
-            "what is asked",
+            "lists of ids",
             _asked,
             because="a real model costs a forward pass each time",
             says=(
-                "logp_fn gets the ids from bos on, and never a sequence that "
-                "is finished."
+                "logp_fn gets a list of the ids from bos on, and never a "
+                "sequence that is finished. The result is such a list, too: "
+                "of Python numbers, not of tensors."
             ),
         ),
     ),
@@ -3133,6 +3465,8 @@ def load_inputs(rng):
             "names": names,
             "arrays": [state[name] for name in names],
             "head": f"{prefix}wte.weight" if head else "",
+            "head first": order,
+            "train": not order,
             "odd": drop or extra or "",
         }
 
@@ -3152,6 +3486,7 @@ def load_inputs(rng):
         "h.0.attn.q_norm.bias is unknown": one(
             1, extra="h.0.attn.q_norm.bias"
         ),
+        "lm_head.bias is unknown": one(1, prefix="", extra="lm_head.bias"),
         "eleven layers": one(11, masks=True),
         "float32 values": one(1, dtype="float32"),
     }
@@ -3163,12 +3498,14 @@ def probe_load(answer, inputs):
 
 def _transplanted(answer, one):
     model = Toy(GPTConfig(**one["cfg"])).double()
+    model.train(one["train"])
     state = {
         name: torch.from_numpy(np.array(value))
         for name, value in zip(one["names"], one["arrays"], strict=True)
     }
     if one["head"]:
-        state["lm_head.weight"] = state[one["head"]]
+        head = {"lm_head.weight": state[one["head"]]}
+        state = head | state if one["head first"] else state | head
     before = {name: value.clone() for name, value in state.items()}
     own = {id(value) for value in model.parameters()}
     try:
@@ -3187,6 +3524,7 @@ def _transplanted(answer, one):
         "tied": model.lm_head.weight is model.tok_embed.weight,
         "own": {id(value) for value in model.parameters()} == own,
         "trained": all(value.requires_grad for value in model.parameters()),
+        "mode": _modes(model) == [one["train"]],
         "dtypes": _distinct(str(value.dtype) for value in loaded.values()),
     }
     with torch.no_grad():
@@ -3213,7 +3551,7 @@ def _weights(*names, chosen=lambda key: True):
                         f"{key} has the shape {got[key].data.shape}; "
                         f"expected {due[key].data.shape}"
                     )
-                difference = value_difference(got[key], due[key], 1e-6)
+                difference = value_difference(got[key], due[key], 1e-12)
                 if difference:
                     return Failure(f"{key}: {difference} (state dict: {name})")
         return None
@@ -3271,6 +3609,10 @@ def _load_tied(seen, want, inputs):
         if not got["trained"]:
             return Failure(
                 f"some parameters are not trained any more ({name})"
+            )
+        if not got["mode"]:
+            return Failure(
+                f"the model is in another mode than before ({name})"
             )
         if got["dtypes"] != ["torch.float64"]:
             return Failure(
@@ -3340,7 +3682,9 @@ load_gpt2 = Exercise(
         law(
             "an unknown name",
             _refused(
-                "h.1.ln_2.weight is unknown", "h.0.attn.q_norm.bias is unknown"
+                "h.1.ln_2.weight is unknown",
+                "h.0.attn.q_norm.bias is unknown",
+                "lm_head.bias is unknown",
             ),
             points=0.5,
             says=(
@@ -3363,7 +3707,8 @@ load_gpt2 = Exercise(
             points=0.25,
             says=(
                 "Fill the parameters that are there: the head stays tied, "
-                "an optimiser keeps hold of them, and they keep their dtype."
+                "an optimiser keeps hold of them, and they keep their dtype. "
+                "The model stays in its mode, train or eval."
             ),
         ),
     ),

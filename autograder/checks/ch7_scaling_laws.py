@@ -32,6 +32,11 @@ UNROUNDED = ROUNDED | dict(alpha=0.33917, beta=0.28491)
 REPLICATED = dict(A=482.01, B=2085.43, E=1.8172, alpha=0.3478, beta=0.3658)
 
 
+def backwards(p):
+    """The same dict in another order, which must not matter."""
+    return dict(reversed(p.items()))
+
+
 def call_numbers(answer, inputs):
     """`call_numpy`; numpy's and torch's numbers are as good as Python's."""
 
@@ -115,10 +120,13 @@ def flops_inputs(rng):
         "drawn": model(T, V, 12, 3, L, C=64),
         "one head": model(T, V, 12, 1, L, C=64),
         "equal sizes": model(6, 6, 6, 6, 6, C=6),
-        "without biases": model(7, 11, 10, 5, 2, C=8, bias=False),
+        "without biases, with dropout": model(
+            7, 11, 10, 5, 2, C=8, bias=False, dropout=0.25
+        ),
         "longer than wide": model(97, 5, 6, 2, 2, C=128),
         "GPT-2 small": model(1024, 50257, 768, 12, 12),
-        "GPT-2 small, short": model(64, 50257, 768, 12, 12),
+        # Numbers of so many digits as float32 does not hold.
+        "GPT-2 small, short": model(333, 50257, 768, 12, 12),
     }
 
 
@@ -211,7 +219,7 @@ def mfu_inputs(rng):
         "drawn": case(speed, flops, peak),
         "eight chips": case(speed * 8, flops * 3, peak * 8),
         "by name": case(peak=6.4e13, flops_per_token=8e8, tokens_per_s=3e4),
-        "hardly anything": case(7, 1.5e9, 1e18),
+        "hardly anything": case(0.7, 1.234567e9, 1e18),
         "nothing": case(0.0, 1e9, 1e14),
         "all of it": case(2e5, 1e9, 2e14),
         "more than all": case(7e5, 1e9, 2e14),
@@ -293,7 +301,7 @@ def loss_inputs(rng):
         "whole numbers": case(2_000_000, 30_000_000, REPLICATED),
         "N equals D": case(1e9, 1e9, ROUNDED),
         "drawn": case(float(sizes(1e7, 1e9)), float(sizes(1e9, 1e11)), p),
-        "by name": case(p=p, D=3e10, N=2e8),
+        "by name": case(p=backwards(p), D=3e10, N=2e8),
         "other constants": case(1e3, 1e4, REPLICATED | {"E": 0.25}),
         "two arrays": case(sizes(1e7, 1e9, 3), sizes(1e9, 1e11, 3), p),
         "a row and a column": case(
@@ -334,7 +342,7 @@ parametric_loss = Exercise(
             "other constants",
             points=0.5,
             because="constants of no paper: none can stand in the code",
-            says="All five constants come from p.",
+            says="All five constants come from p, by their names.",
         ),
         values(
             "arrays",
@@ -369,14 +377,14 @@ def budget_inputs(rng):
         "unrounded": case(2.21e19, UNROUNDED),
         "replicated": case(5.76e23, REPLICATED),
         "drawn": case(budget(1e19, 1e22), p),
-        "by name": case(p=p, C=3e21),
+        "by name": case(p=backwards(p), C=3e21),
         "a tiny budget": case(1e15, REPLICATED),
         "a huge budget": case(1e28, ROUNDED),
         "several budgets": case(
             np.array([1e19, budget(1e20, 1e22), 1e24]), ROUNDED
         ),
         "a table of budgets": case(
-            np.array([[1e19, 1e20, 3e21], [4e19, 6e20, 1e22]]), p
+            np.array([[1e20, 1e19, 3e21], [6e20, 4e19, 1e22]]), p
         ),
         "views": case(np.array([1e19, 1e20, 3e21]), p, strided=True),
     }
@@ -471,8 +479,8 @@ compute_optimal = Exercise(
             "by name",
             points=0.75,
             says=(
-                "All constants come from p, and α and β both enter the "
-                "exponent of C."
+                "All constants come from p, by their names, and α and β "
+                "both enter the exponent of C."
             ),
         ),
         best_size(
@@ -648,7 +656,7 @@ def isoflop_inputs(rng):
             trained(C, best(C) * factors)
             for C, factors in (
                 (1e17, np.geomspace(1 / 3, 30, 17)),
-                (1e19, near),
+                (1e19, np.append(near, near[5])),  # one run twice
                 (1e21, near[1:5]),
             )
         ),
@@ -1014,7 +1022,7 @@ def use_inputs(rng):
         "Chinchilla": case(2.1, 1e12, ROUNDED),
         "replicated": case(2.1, 1e13, REPLICATED),
         "drawn": case(loss, use, p),
-        "by name": case(p=p, D_inf=30 * use, loss=loss),
+        "by name": case(p=backwards(p), D_inf=30 * use, loss=loss),
         "whole numbers": case(3, 10**12, REPLICATED),
         "little use": case(2.1, 1e9, ROUNDED),
         "use without end": case(2.1, 1e16, REPLICATED),

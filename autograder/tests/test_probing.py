@@ -131,6 +131,17 @@ def test_a_changed_list_reaches_neither_the_inputs_nor_a_later_call():
     assert seen["out"] == seen["again"] == 3
 
 
+def test_a_probe_that_shares_memory_leaves_the_inputs_as_they_were():
+    def probe(answer, inputs):
+        return answer(torch.from_numpy(inputs["only"]["args"][0]))
+
+    inputs = inputs_of(np.ones(2))
+    toy = Exercise("toy", None, (), probe=probe)
+    seen = observe(toy, lambda x: x.zero_(), inputs)["seen"]
+    assert seen.data.tolist() == [0, 0]
+    assert inputs["only"]["args"][0].tolist() == [1, 1]
+
+
 def test_gradients_are_those_of_the_documented_loss():
     x, up = np.array([1.0, 2.0]), np.array([3.0, -1.0])
     seen = seen_by(lambda x: x**2, x, upstream=[up])
@@ -384,7 +395,8 @@ def test_nothing_that_an_answer_writes_reaches_the_real_streams():
             os.write(1, b"LOUD"), os.write(2, b"LOUD")
             subprocess.run("echo LOUD; echo LOUD >&2", shell=True)
             warnings.warn("LOUD"), logging.warning("LOUD")
-            return torch.arange(T) < lengths[:, None, None, None]
+            at = torch.arange(T, device=lengths.device)
+            return at < lengths[:, None, None, None]
 
         report = check("padding_mask", padding_mask)
         assert report.printed.count("LOUD") >= 8, report.printed
@@ -407,7 +419,8 @@ def test_a_stream_that_an_answer_kept_is_captured():
         def padding_mask(lengths, T):
             print("LOUD", file=out)
             print("LOUD", file=sys.__stdout__)
-            return torch.arange(T) < lengths[:, None, None, None]
+            at = torch.arange(T, device=lengths.device)
+            return at < lengths[:, None, None, None]
 
         print("before")
         report = check("padding_mask", padding_mask)

@@ -46,7 +46,8 @@ def _masked(scores, keep, dim=-1):
 def _lower_right(scores, ahead=0):
     """Causal keep mask for scores (..., Tq, Tk), `ahead` keys too many."""
     Tq, Tk = scores.shape[-2:]
-    return torch.ones(Tq, Tk, dtype=torch.bool).tril(Tk - Tq + ahead)
+    keep = torch.ones(Tq, Tk, dtype=torch.bool, device=scores.device)
+    return keep.tril(Tk - Tq + ahead)
 
 
 def _scores(q, k, scale=None):
@@ -491,6 +492,86 @@ def softmax_maximum_of_last_axis(x, dim=-1):
 )
 def softmax_negative_dim_is_last(x, dim=-1):
     return _softmax(_wide(x), max(dim, -1)).to(x.dtype)
+
+
+# Shown by: bfloat16 scores.
+@wrong(
+    "softmax",
+    hint=(
+        "You widen float16 alone. bfloat16 is half precision too, with 8 bits "
+        "where float16 has 11: ask torch.promote_types, or test for both."
+    ),
+    evidence="common: x.dtype == torch.float16",
+)
+def softmax_widens_float16_only(x, dim=-1):
+    wide = x.float() if x.dtype == torch.float16 else x
+    return _softmax(wide, dim).to(x.dtype)
+
+
+@wrong(
+    "softmax",
+    hint=(
+        "You cut exponents off from below, so scores that lie far under the "
+        "largest one keep a weight that they should not have. An exponential "
+        "that underflows to 0 is right and does no harm."
+    ),
+    evidence="common: clamp(min=-20) against underflow",
+)
+def softmax_clamps_exponents(x, dim=-1):
+    wide = _wide(x)
+    shifted = wide - wide.amax(dim, keepdim=True)
+    e = torch.exp(shifted.clamp(min=-20))
+    return (e / e.sum(dim, keepdim=True)).to(x.dtype)
+
+
+# Shown by: scores beyond 1e4, such as 1e30.
+@wrong(
+    "softmax",
+    hint=(
+        "The maximum that you subtract is limited to a range, so a score "
+        "beyond it still overflows. Subtract the maximum as it is."
+    ),
+    evidence="common: a clipped maximum",
+)
+def softmax_clips_maximum(x, dim=-1):
+    wide = _wide(x)
+    top = wide.amax(dim, keepdim=True).clamp(-1e4, 1e4)
+    e = torch.exp(wide - top)
+    return (e / e.sum(dim, keepdim=True)).to(x.dtype)
+
+
+# Shown by: an argument on another device.
+@wrong(
+    "softmax",
+    hint=(
+        "A tensor that you create lies on the CPU, so the function fails as "
+        "soon as x lies on a GPU. Create it with device=x.device, or with "
+        "torch.full_like and its kin."
+    ),
+    evidence="M063",
+)
+def softmax_on_cpu(x, dim=-1):
+    wide = _wide(x)
+    e = torch.full(x.shape, math.e, dtype=wide.dtype)
+    e = e ** (wide - wide.amax(dim, keepdim=True))
+    return (e / e.sum(dim, keepdim=True)).to(x.dtype)
+
+
+# Shown by: a view whose axes are swapped.
+@wrong(
+    "softmax",
+    hint=(
+        "You flatten with view, which refuses a tensor whose axes were "
+        "swapped: arguments may be such views. reshape copies where it must."
+    ),
+    evidence="common: view(-1, n)",
+)
+def softmax_by_view(x, dim=-1):
+    wide = _wide(x)
+    if dim in (-1, x.ndim - 1):
+        rows = wide.view(-1, x.shape[-1])
+        return _softmax(rows, -1).view(x.shape).to(x.dtype)
+    return _softmax(wide, dim).to(x.dtype)
 
 
 # 1.2 score_std
@@ -1159,7 +1240,7 @@ def causal_mask_numpy_tri(Tq, Tk, *, align="lower_right"):
         k = {"lower_right": Tk - Tq, "upper_left": 0}[align]
     except KeyError:
         raise ValueError(f"no alignment called {align}") from None
-    return torch.from_numpy(np.tri(Tq, Tk, k, dtype=bool))
+    return torch.tensor(np.tri(Tq, Tk, k, dtype=bool))
 
 
 @right("causal_mask", evidence="K15 window of one big square, a view")
@@ -1513,6 +1594,52 @@ def causal_mask_one_short_with_cache(Tq, Tk, *, align="lower_right"):
     return _causal(Tq, Tk, offset - (offset > 0))
 
 
+# Shown by: more keys than the table has columns.
+@wrong(
+    "causal_mask",
+    hint=(
+        "You cut the mask out of a table of a fixed size, so a longer "
+        "sequence gets too few columns. Make the mask from Tq and Tk."
+    ),
+    evidence="nanoGPT's block_size table, cut to (Tq, Tk)",
+)
+def causal_mask_from_a_table(Tq, Tk, *, align="lower_right"):
+    _known(align)
+    offset = 0 if align == "upper_left" else Tk - Tq
+    return _causal(1024, 1024, offset)[:Tq, :Tk]
+
+
+# Shown by: another corner, as "upper_right".
+@wrong(
+    "causal_mask",
+    hint=(
+        "You look at a part of align only, so another corner, or other "
+        "letters, pass for one of the two that exist. Compare the whole word."
+    ),
+    evidence='common: if "lower" in align',
+)
+def causal_mask_reads_half_the_name(Tq, Tk, *, align="lower_right"):
+    align = align.lower()
+    if "lower" not in align and "upper" not in align:
+        raise ValueError(f"unknown align: {align}")
+    return _causal(Tq, Tk, Tk - Tq if "lower" in align else 0)
+
+
+# Shown by: another default device.
+@wrong(
+    "causal_mask",
+    hint=(
+        "You fix the mask's device. Leave it to torch, which knows the "
+        "default device of whoever calls you."
+    ),
+    evidence='common: device="cuda" if torch.cuda.is_available() else "cpu"',
+)
+def causal_mask_fixes_device(Tq, Tk, *, align="lower_right"):
+    _known(align)
+    offset = 0 if align == "upper_left" else Tk - Tq
+    return torch.ones(Tq, Tk, dtype=torch.bool, device="cpu").tril(offset)
+
+
 # 1.5 scaled_dot_product_attention
 
 
@@ -1522,14 +1649,16 @@ def causal_mask_one_short_with_cache(Tq, Tk, *, align="lower_right"):
 )
 def sdpa_library(q, k, v, *, attn_mask=None, is_causal=False, scale=None):
     Tq, Tk = q.shape[-2], k.shape[-2]
-    mask = torch.zeros(Tq, Tk, dtype=torch.float64)
+    mask = torch.zeros(Tq, Tk, dtype=torch.float64, device=q.device)
     if is_causal:
-        mask = mask.masked_fill(~causal_mask_cells(Tq, Tk), -math.inf)
+        causal = causal_mask_cells(Tq, Tk).to(q.device)
+        mask = mask.masked_fill(~causal, -math.inf)
     if attn_mask is not None and attn_mask.dtype == torch.bool:
         mask = mask.masked_fill(~attn_mask, -math.inf)
     elif attn_mask is not None:
         mask = mask + attn_mask.double()
-    eye = torch.eye(Tk, dtype=torch.float64).expand(*v.shape[:-1], Tk)
+    eye = torch.eye(Tk, dtype=torch.float64, device=q.device)
+    eye = eye.expand(*v.shape[:-1], Tk)
     values = torch.cat([v.double(), eye], -1)
     with sdpa_kernel(SDPBackend.MATH):
         both = F.scaled_dot_product_attention(
@@ -1546,7 +1675,7 @@ def sdpa_library(q, k, v, *, attn_mask=None, is_causal=False, scale=None):
 def sdpa_loops(q, k, v, *, attn_mask=None, is_causal=False, scale=None):
     batch, (Tq, d), Tk = q.shape[:-2], q.shape[-2:], k.shape[-2]
     scale = d**-0.5 if scale is None else scale
-    bias = torch.zeros(*batch, Tq, Tk, dtype=torch.float64)
+    bias = q.new_zeros(*batch, Tq, Tk).double()
     if attn_mask is not None and attn_mask.dtype == torch.bool:
         bias = bias.masked_fill(~attn_mask, -math.inf)
     elif attn_mask is not None:
@@ -1574,13 +1703,13 @@ def sdpa_einsum(q, k, v, *, attn_mask=None, is_causal=False, scale=None):
     dtype, scale = q.dtype, q.size(-1) ** -0.5 if scale is None else scale
     q, k, v = _wide(q), _wide(k), _wide(v)
     scores = torch.einsum("...id,...jd->...ji", q, k).mT * scale
-    bias = torch.zeros(scores.shape[-2:], dtype=scores.dtype)
+    bias = scores.new_zeros(scores.shape[-2:])
     if attn_mask is not None and not attn_mask.is_floating_point():
         bias = torch.where(attn_mask, bias, -torch.inf)
     elif attn_mask is not None:
         bias = bias + attn_mask
     if is_causal:
-        ahead = torch.ones(scores.shape[-2:], dtype=torch.bool)
+        ahead = torch.ones_like(bias, dtype=torch.bool)
         ahead = ahead.triu(k.size(-2) - q.size(-2) + 1)
         bias = bias.masked_fill(ahead, -torch.inf)
     dead = (bias == -torch.inf).all(-1, keepdim=True)
@@ -1644,7 +1773,7 @@ def sdpa_folded_batch(
     q, k, v, *, attn_mask=None, is_causal=False, scale=None, dropout_p=0.0
 ):
     shape = (*q.shape[:-1], k.shape[-2])
-    bias = torch.zeros(shape, dtype=torch.float64)
+    bias = torch.zeros(shape, dtype=torch.float64, device=q.device)
     if attn_mask is not None:
         hide = attn_mask.dtype == torch.bool
         bias = (
@@ -1654,7 +1783,8 @@ def sdpa_folded_batch(
         )
     bias = bias.reshape(-1, *shape[-2:])
     if is_causal:
-        bias = bias.where(causal_mask_positions(*shape[-2:]), -math.inf)
+        seen = causal_mask_positions(*shape[-2:]).to(q.device)
+        bias = bias.where(seen, -math.inf)
     q3, k3, v3 = (x.double().reshape(-1, *x.shape[-2:]) for x in (q, k, v))
     scale = q.shape[-1] ** -0.5 if scale is None else scale
     scores = torch.baddbmm(bias, q3, k3.mT, alpha=scale)
@@ -2263,7 +2393,7 @@ def sdpa_causal_only_future(
     q, k, v, *, attn_mask=None, is_causal=False, scale=None
 ):
     Tq, Tk = q.shape[-2], k.shape[-2]
-    causal = torch.ones(Tq, Tk, dtype=torch.bool)
+    causal = torch.ones(Tq, Tk, dtype=torch.bool, device=q.device)
     causal = causal.triu(Tk - Tq) if is_causal else causal
     return _sdpa_causal(q, k, v, attn_mask, causal, scale)
 
@@ -2317,7 +2447,7 @@ def sdpa_causal_upper_left(
     q, k, v, *, attn_mask=None, is_causal=False, scale=None
 ):
     Tq, Tk = q.shape[-2], k.shape[-2]
-    causal = torch.ones(Tq, Tk, dtype=torch.bool)
+    causal = torch.ones(Tq, Tk, dtype=torch.bool, device=q.device)
     causal = causal.tril() if is_causal else causal
     return _sdpa_causal(q, k, v, attn_mask, causal, scale)
 
@@ -2661,6 +2791,211 @@ def sdpa_weights_in_half(
 ):
     _, weights = _sdpa(q, k, v, attn_mask, is_causal, scale)
     return weights @ v, weights
+
+
+# Shown by: bfloat16 scores near 100.
+@wrong(
+    "scaled_dot_product_attention",
+    hint=(
+        "You widen float16 alone. bfloat16 is half precision too, with 8 bits "
+        "where float16 has 11: ask torch.promote_types, or test for both."
+    ),
+    evidence="common: q.dtype == torch.float16",
+)
+def sdpa_widens_float16_only(
+    q, k, v, *, attn_mask=None, is_causal=False, scale=None
+):
+    if q.dtype == torch.float16:
+        return _sdpa(q, k, v, attn_mask, is_causal, scale)
+    scale = q.shape[-1] ** -0.5 if scale is None else scale
+    scores = q @ k.transpose(-1, -2) * scale
+    scores, keep = _apply_masks(scores, attn_mask, is_causal)
+    weights = _masked(scores, keep)
+    return weights @ v, weights
+
+
+# Shown by: half-precision queries that a scale rounds.
+@wrong(
+    "scaled_dot_product_attention",
+    hint=(
+        "You scale the queries in half precision and widen them afterwards, "
+        "so they are rounded once more on the way. Widen first, then compute."
+    ),
+    evidence="common: (q * scale).float()",
+)
+def sdpa_scaled_in_half(
+    q, k, v, *, attn_mask=None, is_causal=False, scale=None
+):
+    scale = q.shape[-1] ** -0.5 if scale is None else scale
+    scores, keep = _apply_masks(
+        _scores(q * scale, k, 1.0), attn_mask, is_causal
+    )
+    return _attend(_masked(scores, keep), v, q.dtype)
+
+
+# Shown by: a floating half-precision mask of large numbers.
+@wrong(
+    "scaled_dot_product_attention",
+    hint=(
+        "You add the mask in half precision, where a large entry swallows the "
+        "score's last digits. Widen scores and mask before you add."
+    ),
+    evidence="common: scores.to(attn_mask.dtype) + attn_mask",
+)
+def sdpa_mask_added_in_half(
+    q, k, v, *, attn_mask=None, is_causal=False, scale=None
+):
+    scores = _scores(q, k, scale)
+    if attn_mask is not None and attn_mask.is_floating_point():
+        scores = _wide(scores.to(attn_mask.dtype) + attn_mask)
+        attn_mask = attn_mask > -math.inf
+    scores, keep = _apply_masks(scores, attn_mask, is_causal)
+    return _attend(_masked(scores, keep), v, q.dtype)
+
+
+# Shown by: float16 scores below -65,504.
+@wrong(
+    "scaled_dot_product_attention",
+    hint=(
+        "You hide with the lowest number of the inputs' dtype. In float16 "
+        "that is −65,504, and float32 scores may well lie below it. Hide with "
+        "−inf."
+    ),
+    evidence="Hugging Face: torch.finfo(dtype).min",
+)
+def sdpa_lowest_of_input_dtype(
+    q, k, v, *, attn_mask=None, is_causal=False, scale=None
+):
+    scores, keep = _apply_masks(_scores(q, k, scale), attn_mask, is_causal)
+    lowest = torch.finfo(q.dtype).min
+    weights = scores.masked_fill(~keep, lowest).softmax(-1)
+    weights = weights * keep.any(-1, keepdim=True)
+    return _attend(weights, v, q.dtype)
+
+
+# Shown by: a negative scale.
+@wrong(
+    "scaled_dot_product_attention",
+    hint=(
+        "You take a negative scale for none, or drop its sign. Only None "
+        "means 1/√d; every number that is given multiplies the scores."
+    ),
+    evidence="common: if scale is None or scale < 0",
+)
+def sdpa_negative_scale_lost(
+    q, k, v, *, attn_mask=None, is_causal=False, scale=None
+):
+    scale = None if scale is not None and scale < 0 else scale
+    return _sdpa(q, k, v, attn_mask, is_causal, scale)
+
+
+# Shown by: one example of several that sees nothing.
+@wrong(
+    "scaled_dot_product_attention",
+    hint=(
+        "You look for dead rows in the first example and take them for those "
+        "of all examples. Each example, and each head, has its own: reduce "
+        "over the keys alone."
+    ),
+    evidence="common: a reduction over too many axes",
+)
+def sdpa_dead_rows_of_first_example(
+    q, k, v, *, attn_mask=None, is_causal=False, scale=None
+):
+    scores, keep = _apply_masks(_scores(q, k, scale), attn_mask, is_causal)
+    dead = ~keep.reshape(-1, *keep.shape[-2:])[0].any(-1, keepdim=True)
+    weights = scores.masked_fill(~keep & ~dead, -math.inf).softmax(-1)
+    return _attend(weights.masked_fill(dead, 0), v, q.dtype)
+
+
+# Shown by: a mask of three axes for scores of four.
+@wrong(
+    "scaled_dot_product_attention",
+    hint=(
+        "You insert an axis into a mask of three axes, as if it had one mask "
+        "for each example. Broadcasting lines axes up at their ends: here the "
+        "first of the three is that of the heads."
+    ),
+    evidence="annotated transformer: mask.unsqueeze(1)",
+)
+def sdpa_mask_gets_head_axis(
+    q, k, v, *, attn_mask=None, is_causal=False, scale=None
+):
+    if attn_mask is not None and attn_mask.ndim == 3 and q.ndim == 4:
+        attn_mask = attn_mask.unsqueeze(1)
+    return _sdpa(q, k, v, attn_mask, is_causal, scale)
+
+
+# Shown by: a floating mask whose entries are finite and very low.
+@wrong(
+    "scaled_dot_product_attention",
+    hint=(
+        "You take a low entry of a floating mask for a hidden key. Only −inf "
+        "hides; every other entry is added as it is, also −20,000."
+    ),
+    evidence="common: mask < -1e4 read as hidden",
+)
+def sdpa_low_bias_hides(
+    q, k, v, *, attn_mask=None, is_causal=False, scale=None
+):
+    if attn_mask is not None and attn_mask.is_floating_point():
+        attn_mask = attn_mask.masked_fill(attn_mask < -1e4, -math.inf)
+    return _sdpa(q, k, v, attn_mask, is_causal, scale)
+
+
+# Shown by: the gradient of a floating mask.
+@wrong(
+    "scaled_dot_product_attention",
+    hint=(
+        "The floating mask gets no gradient: it is detached, or only read. A "
+        "learnt bias (ALiBi, T5) comes in by this argument, so add the tensor "
+        "itself."
+    ),
+    evidence="common: attn_mask.detach()",
+)
+def sdpa_mask_detached(
+    q, k, v, *, attn_mask=None, is_causal=False, scale=None
+):
+    if attn_mask is not None:
+        attn_mask = attn_mask.detach()
+    return _sdpa(q, k, v, attn_mask, is_causal, scale)
+
+
+# Shown by: an argument on another device.
+@wrong(
+    "scaled_dot_product_attention",
+    hint=(
+        "The mask that you create lies on the CPU, so the function fails as "
+        "soon as q lies on a GPU. Create it with device=q.device."
+    ),
+    evidence="M063; the PyTorch documentation's own sketch of this function",
+)
+def sdpa_mask_on_cpu(q, k, v, *, attn_mask=None, is_causal=False, scale=None):
+    scores = _scores(q, k, scale)
+    bias = torch.zeros(scores.shape[-2:], dtype=scores.dtype)
+    if is_causal:
+        bias = bias.masked_fill(~_lower_right(bias), -math.inf)
+    scores, keep = _apply_mask(scores + bias, attn_mask)
+    return _attend(_masked(scores, keep & (bias == 0)), v, q.dtype)
+
+
+# Shown by: queries whose head and time axes were swapped.
+@wrong(
+    "scaled_dot_product_attention",
+    hint=(
+        "You fold the leading axes with view, which refuses a tensor whose "
+        "axes were swapped, as split heads are. reshape copies where it must."
+    ),
+    evidence="fairseq, old nn.MultiheadAttention: view(B * H, T, d)",
+)
+def sdpa_folds_by_view(
+    q, k, v, *, attn_mask=None, is_causal=False, scale=None
+):
+    q, k, v = (
+        x.view(-1, *x.shape[-2:]).view(x.shape) if x.ndim == 4 else x
+        for x in (q, k, v)
+    )
+    return _sdpa(q, k, v, attn_mask, is_causal, scale)
 
 
 # 1.6 masked_softmax
@@ -3123,6 +3458,38 @@ def masked_softmax_detached(scores, keep):
     return _masked(_wide(scores.detach()), keep).to(scores.dtype)
 
 
+# Shown by: an argument on another device.
+@wrong(
+    "masked_softmax",
+    hint=(
+        "A tensor that you create lies on the CPU, so the function fails as "
+        "soon as the scores lie on a GPU. Create it with torch.zeros_like, or "
+        "with device=scores.device."
+    ),
+    evidence="M063",
+)
+def masked_softmax_on_cpu(scores, keep):
+    bias = torch.zeros(scores.shape, dtype=torch.float64)
+    hidden = _wide(scores) + bias.masked_fill(~keep, -math.inf)
+    return _masked(hidden, keep).to(scores.dtype)
+
+
+# Shown by: scores whose axes were swapped.
+@wrong(
+    "masked_softmax",
+    hint=(
+        "You flatten the rows with view, which refuses a tensor whose axes "
+        "were swapped: arguments may be such views. reshape copies where it "
+        "must, or leave the axes as they are."
+    ),
+    evidence="common: view(-1, Tk)",
+)
+def masked_softmax_by_view(scores, keep):
+    rows = _wide(scores).view(-1, scores.shape[-1])
+    keep = keep.expand(scores.shape).reshape(rows.shape)
+    return _masked(rows, keep).view(scores.shape).to(scores.dtype)
+
+
 # 1.6 padding_mask
 
 
@@ -3135,18 +3502,21 @@ def padding_mask_lists(lengths, T):
 
 @right("padding_mask", evidence="K14 positions compared, axes by None")
 def padding_mask_positions(lengths, T):
-    return (torch.arange(T) < lengths[:, None])[:, None, None, :]
+    positions = torch.arange(T, device=lengths.device)
+    return (positions < lengths[:, None])[:, None, None, :]
 
 
 @right("padding_mask", evidence="K34 table of all lengths, then a look-up")
 def padding_mask_table(lengths, T):
-    table = torch.ones(T + 1, T, dtype=torch.bool).tril(-1)
+    table = torch.ones(T + 1, T, dtype=torch.bool, device=lengths.device)
+    table = table.tril(-1)
     return table[lengths.long()].unflatten(0, (-1, 1, 1))
 
 
 @right("padding_mask", evidence="counts what remains, upside down")
 def padding_mask_remaining(lengths, T):
-    remaining = lengths.view(-1, 1, 1, 1) - torch.ones(T).cumsum(0)
+    positions = torch.ones(T, device=lengths.device).cumsum(0)
+    remaining = lengths.view(-1, 1, 1, 1) - positions
     return ~remaining.lt(0)
 
 
@@ -3165,7 +3535,8 @@ def padding_mask_slices(lengths, T):
 
 
 def _padding(lengths, T):
-    return (torch.arange(T) < lengths[:, None])[:, None, None, :]
+    positions = torch.arange(T, device=lengths.device)
+    return (positions < lengths[:, None])[:, None, None, :]
 
 
 @wrong(
@@ -3341,6 +3712,48 @@ def padding_mask_ones(lengths, T):
     return _padding(lengths, T).float()
 
 
+# Shown by: a length beyond the table.
+@wrong(
+    "padding_mask",
+    hint=(
+        "Your positions come from a table of a fixed size, so a longer T gets "
+        "too few of them. Count to T."
+    ),
+    evidence="common: torch.arange(512)",
+)
+def padding_mask_from_a_table(lengths, T):
+    positions = torch.arange(512, device=lengths.device)[:T]
+    return positions < lengths[:, None, None, None]
+
+
+# Shown by: unsigned lengths with a 0 among them.
+@wrong(
+    "padding_mask",
+    hint=(
+        "You subtract from the lengths in their own dtype: 0 − 1 is 255 in "
+        "uint8, so an empty example becomes a full one. Compare without "
+        "subtracting, or widen the lengths first."
+    ),
+    evidence="common: positions <= lengths - 1",
+)
+def padding_mask_wraps_around(lengths, T):
+    positions = torch.arange(T, device=lengths.device)
+    return positions <= (lengths - 1)[:, None, None, None]
+
+
+# Shown by: an argument on another device.
+@wrong(
+    "padding_mask",
+    hint=(
+        "The positions lie on the CPU, so the comparison fails as soon as the "
+        "lengths lie on a GPU. Create them with device=lengths.device."
+    ),
+    evidence="M063",
+)
+def padding_mask_on_cpu(lengths, T):
+    return torch.arange(T) < lengths[:, None, None, None]
+
+
 # 1.7 additive_attention
 
 
@@ -3403,7 +3816,7 @@ def additive_attention_einops(s, h, W, U, v, keep=None):
     )
     scores = (2 * torch.sigmoid(2 * total) - 1) @ v
     if keep is None:
-        keep = torch.ones(h.shape[:2], dtype=torch.bool)
+        keep = h.new_ones(h.shape[:2], dtype=torch.bool)
     keep = rearrange(keep, "b j -> b 1 j")
     lowest = torch.finfo(scores.dtype).min
     weights = torch.where(keep, scores, lowest).softmax(-1) * keep
@@ -3722,6 +4135,100 @@ def additive_attention_no_maximum(s, h, W, U, v, keep=None):
     return _attend(e / total.masked_fill(total == 0, 1), h, s.dtype)
 
 
+# Shown by: visible scores that all lie below -1e9.
+@wrong(
+    "additive_attention",
+    hint=(
+        "Hidden scores are filled with a finite number, and the visible ones "
+        "may lie below it: then the hidden positions take all the weight. "
+        "Fill with −inf."
+    ),
+    evidence="M048 in Bahdanau's attention",
+)
+def additive_attention_finite_fill(s, h, W, U, v, keep=None):
+    scores = _additive_scores(s, h, W, U, v)
+    if keep is None:
+        return _attend(scores.softmax(-1), h, s.dtype)
+    weights = scores.masked_fill(~keep[:, None], -1e9).softmax(-1)
+    return _attend(weights * keep.any(-1)[:, None, None], h, s.dtype)
+
+
+# Shown by: half-precision products that are large and cancel.
+@wrong(
+    "additive_attention",
+    hint=(
+        "Everything is computed in half precision, where two large products "
+        "lose the digits that their sum needs. Widen the inputs to float32 "
+        "first and go back at the end."
+    ),
+    evidence="M049 family",
+)
+def additive_attention_half_arithmetic(s, h, W, U, v, keep=None):
+    units = torch.tanh((s @ W.T)[:, :, None] + (h @ U.T)[:, None])
+    return _additive(units @ v, h, keep, s.dtype)
+
+
+# Shown by: bfloat16 inputs.
+@wrong(
+    "additive_attention",
+    hint=(
+        "You widen float16 alone. bfloat16 is half precision too, with 8 bits "
+        "where float16 has 11: ask torch.promote_types, or test for both."
+    ),
+    evidence="common: s.dtype == torch.float16",
+)
+def additive_attention_widens_float16_only(s, h, W, U, v, keep=None):
+    if s.dtype == torch.float16:
+        scores = _additive_scores(s, h, W, U, v)
+        return _additive(scores, h, keep, s.dtype)
+    return additive_attention_half_arithmetic(s, h, W, U, v, keep)
+
+
+@wrong(
+    "additive_attention",
+    hint=(
+        "Half-precision inputs come back as float32. Compute in float32, but "
+        "return the inputs' dtype."
+    ),
+    evidence="common: .float() without a way back",
+)
+def additive_attention_half_returns_float(s, h, W, U, v, keep=None):
+    scores = _additive_scores(s, h, W, U, v)
+    return _additive(scores, h, keep, _wide(s).dtype)
+
+
+# Shown by: an argument on another device.
+@wrong(
+    "additive_attention",
+    hint=(
+        "The mask that you create where keep is None lies on the CPU, so the "
+        "function fails as soon as h lies on a GPU. Create it with "
+        "device=h.device."
+    ),
+    evidence="M063",
+)
+def additive_attention_on_cpu(s, h, W, U, v, keep=None):
+    if keep is None:
+        keep = torch.ones(h.shape[:2], dtype=torch.bool)
+    return _additive(_additive_scores(s, h, W, U, v), h, keep, s.dtype)
+
+
+# Shown by: states whose batch and time axes were swapped.
+@wrong(
+    "additive_attention",
+    hint=(
+        "You flatten the states with view, which refuses a tensor whose axes "
+        "were swapped, such as time-first states. reshape copies where it "
+        "must, and a matrix product needs no flattening."
+    ),
+    evidence="OpenNMT-py: h.view(-1, dim)",
+)
+def additive_attention_by_view(s, h, W, U, v, keep=None):
+    s = s.view(-1, s.shape[-1]).view(s.shape)
+    h = h.view(-1, h.shape[-1]).view(h.shape)
+    return _additive(_additive_scores(s, h, W, U, v), h, keep, s.dtype)
+
+
 # 1.7 luong_score
 
 
@@ -3928,6 +4435,81 @@ def luong_score_same_steps(s, h, W=None):
 def luong_score_all_axes_reversed(s, h, W=None):
     s = s if W is None else s @ W
     return s @ h.permute(2, 1, 0)
+
+
+# Shown by: half-precision products that are large and cancel.
+@wrong(
+    "luong_score",
+    hint=(
+        "The products are computed in half precision, and s W is rounded "
+        "before it meets h. Widen the inputs to float32 first and go back at "
+        "the end."
+    ),
+    evidence="M049 family",
+)
+def luong_score_half_arithmetic(s, h, W=None):
+    return (s if W is None else s @ W) @ h.mT
+
+
+# Shown by: bfloat16 inputs.
+@wrong(
+    "luong_score",
+    hint=(
+        "You widen float16 alone. bfloat16 is half precision too, with 8 bits "
+        "where float16 has 11: ask torch.promote_types, or test for both."
+    ),
+    evidence="common: s.dtype == torch.float16",
+)
+def luong_score_widens_float16_only(s, h, W=None):
+    if s.dtype == torch.float16:
+        s, h, W = (x if x is None else x.float() for x in (s, h, W))
+        return luong_score_half_arithmetic(s, h, W).half()
+    return luong_score_half_arithmetic(s, h, W)
+
+
+@wrong(
+    "luong_score",
+    hint=(
+        "Half-precision inputs come back as float32. Compute in float32, but "
+        "return the inputs' dtype."
+    ),
+    evidence="common: .float() without a way back",
+)
+def luong_score_half_returns_float(s, h, W=None):
+    s, h, W = (x if x is None else _wide(x) for x in (s, h, W))
+    return luong_score_half_arithmetic(s, h, W)
+
+
+# Shown by: an argument on another device.
+@wrong(
+    "luong_score",
+    hint=(
+        "A tensor that you create lies on the CPU, so the function fails as "
+        "soon as s lies on a GPU. Create it with device=s.device."
+    ),
+    evidence="M063",
+)
+def luong_score_on_cpu(s, h, W=None):
+    query = _wide(s) if W is None else _wide(s) @ _wide(W)
+    zero = torch.zeros(s.shape[0], s.shape[1], h.shape[1], dtype=query.dtype)
+    return (zero + query @ _wide(h).mT).to(s.dtype)
+
+
+# Shown by: states whose batch and time axes were swapped.
+@wrong(
+    "luong_score",
+    hint=(
+        "You flatten the states with view, which refuses a tensor whose axes "
+        "were swapped, such as time-first states. reshape copies where it "
+        "must, and a matrix product needs no flattening."
+    ),
+    evidence="OpenNMT-py: h_t.view(-1, dim)",
+)
+def luong_score_by_view(s, h, W=None):
+    query = _wide(s.view(-1, s.shape[-1]))
+    query = query if W is None else query @ _wide(W)
+    query = query.view(*s.shape[:2], -1)
+    return (query @ _wide(h).mT).to(s.dtype)
 
 
 # 1.8 attention_backward
@@ -4508,12 +5090,40 @@ def attention_backward_maximum_of_hidden(q, k, v, keep, dout):
     return _gradients(q, k, p, ds, dout)
 
 
+# Shown by: values far from 0.
+@wrong(
+    "attention_backward",
+    hint=(
+        "You take differences of the loss instead of its derivative. They "
+        "lose digits, all of them where the loss is large, and cost a forward "
+        "pass for every entry. Go backward step by step on paper."
+    ),
+    evidence="common: the gradient check handed in as the answer",
+)
+def attention_backward_finite_differences(q, k, v, keep, dout):
+    def loss(parts):
+        q, k, v = parts
+        return (_probabilities(q, k, keep) @ v * dout).sum()
+
+    parts, grads = [x.copy() for x in (q, k, v)], []
+    for x in parts:
+        grad = np.empty_like(x)
+        for at in np.ndindex(x.shape):
+            kept, ends = x[at], []
+            for step in (1e-5, -1e-5):
+                x[at] = kept + step
+                ends.append(loss(parts))
+            x[at] = kept
+            grad[at] = (ends[0] - ends[1]) / 2e-5
+        grads.append(grad)
+    return tuple(grads)
+
+
 LEFT_OUT = {
     "M009": "log-softmax is no exercise of this lesson",
     "M045": "masks are broadcast here, never tiled; belongs to lesson 2 "
     "(its kind is padding_mask_longest_for_all)",
     "M058": "gives what M057 gives: one answer stands for both",
-    "M063": "needs a second device; nothing here is judged on one",
     "M064": "layers, targets and modes come with the block and the GPT",
     "M071": "NaN in padded values is not promised (F.sdpa fails it too)",
     "M072": "no positions or embeddings here",

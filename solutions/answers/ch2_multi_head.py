@@ -1720,6 +1720,150 @@ class SelfAttentionSeparateProjections(_SelfAttention):
         return self.q_proj(x), self.k_proj(x), self.v_proj(x)
 
 
+@_self(
+    "M097 too late",
+    "common",
+    (
+        "The division is checked at the first call. Whoever builds the module "
+        "with wrong numbers should learn it there: raise the ValueError in "
+        "__init__."
+    ),
+)
+class SelfAttentionChecksAtCall(_SelfAttention):
+    def fits(self, d_model, n_heads):
+        self.sizes = d_model, n_heads
+
+    def forward(self, x, return_weights=False):
+        _check(*self.sizes)
+        return super().forward(x, return_weights)
+
+
+@_self(
+    "common",
+    "the two rates in the other order",
+    (
+        "attn_dropout and out_dropout stand in the other order in __init__: "
+        "whoever gives them by position gets them exchanged."
+    ),
+)
+class SelfAttentionRatesExchanged(_SelfAttention):
+    def __init__(
+        self,
+        d_model,
+        n_heads,
+        max_context_length,
+        out_dropout=0.0,
+        attn_dropout=0.0,
+        bias=True,
+    ):
+        super().__init__(
+            d_model,
+            n_heads,
+            max_context_length,
+            attn_dropout,
+            out_dropout,
+            bias,
+        )
+
+
+@_self(
+    "common",
+    "GPT-2's 0.1",
+    (
+        "Dropout is on unless it is switched off: the default rates are not "
+        "0. Both are 0.0 in the contract."
+    ),
+)
+class SelfAttentionDropsByDefault(_SelfAttention):
+    def __init__(
+        self,
+        d_model,
+        n_heads,
+        max_context_length,
+        attn_dropout=0.1,
+        out_dropout=0.1,
+        bias=True,
+    ):
+        super().__init__(
+            d_model,
+            n_heads,
+            max_context_length,
+            attn_dropout,
+            out_dropout,
+            bias,
+        )
+
+
+@_self(
+    "common",
+    "one nn.Dropout for both places",
+    (
+        "The rate attn_dropout serves for the output, too. The two places "
+        "have a rate each."
+    ),
+)
+class SelfAttentionOneRate(_SelfAttention):
+    def finish(self, merged):
+        return F.dropout(self.out_proj(merged), self.p, self.training)
+
+
+@_self(
+    "common",
+    "a seed within",
+    (
+        "Dropout is seeded in each call, so every call drops the same "
+        "entries. Draw from the global generator, as nn.Dropout does."
+    ),
+)
+class SelfAttentionSeedsDropout(_SelfAttention):
+    def drop(self, weights):
+        torch.manual_seed(0)
+        return super().drop(weights)
+
+
+@_self(
+    "common",
+    "a mask without the batch axis",
+    (
+        "One pattern is drawn and used for all examples of the batch. Every "
+        "weight is dropped or kept by itself: draw a mask of the shape of the "
+        "weights."
+    ),
+)
+class SelfAttentionDropsAlikeInBatch(_SelfAttention):
+    def drop(self, weights):
+        return weights * super().drop(torch.ones_like(weights[:1]))
+
+
+@_self(
+    "common",
+    "view(B * T, D)",
+    (
+        "x is flattened with view, which refuses a tensor whose axes were "
+        "swapped, such as a time-first batch. reshape copies where it must, "
+        "and nn.Linear takes any leading axes."
+    ),
+)
+class SelfAttentionFlattensByView(_SelfAttention):
+    def parts(self, x):
+        B, T, D = x.shape
+        flat = self.qkv_proj(x.view(B * T, D))
+        return flat.view(B, T, 3 * D).chunk(3, -1)
+
+
+@_self(
+    "common",
+    "squeeze",
+    (
+        "The head axis of the weights is lost where there is one head only. "
+        "They are (B, H, T, T) for every H."
+    ),
+)
+class SelfAttentionSqueezesHead(_SelfAttention):
+    def told(self, weights):
+        return weights.squeeze(1)
+
+
 # 2.3 attention_cost
 
 
@@ -2306,6 +2450,30 @@ def qkv_per_head_to_cat_detached(w, n_heads):
     return qkv_per_head_to_cat_chunks(w.detach(), n_heads)
 
 
+@_layout(
+    "common: float() on the way",
+    (
+        "Whole numbers come back as floating ones. Only rows move: keep the "
+        "dtype of w."
+    ),
+)
+def qkv_per_head_to_cat_returns_float(w, n_heads):
+    w = w if w.is_floating_point() else w.float()
+    return qkv_per_head_to_cat_chunks(w, n_heads)
+
+
+@_layout(
+    "common: squeeze() for the bias",
+    (
+        "A weight with a single column loses it: squeeze drops every axis of "
+        "size 1. Reshape to the shape of w."
+    ),
+)
+def qkv_per_head_to_cat_squeezes(w, n_heads):
+    rows = w.reshape(len(w), -1)
+    return qkv_per_head_to_cat_chunks(rows, n_heads).squeeze(-1)
+
+
 # 2.5 MultiHeadAttention
 
 
@@ -2326,9 +2494,9 @@ class CrossAttentionLibrary(nn.Module):
     def forward(self, q, kv=None, *, key_padding_mask=None, is_causal=False):
         kv = q if kv is None else kv
         (B, Tq, D), Tk = q.shape, kv.shape[1]
-        hide = torch.zeros(B, Tq, Tk, dtype=torch.bool)
+        hide = q.new_zeros(B, Tq, Tk, dtype=torch.bool)
         if is_causal:
-            hide |= torch.ones(Tq, Tk, dtype=torch.bool).triu(Tk - Tq + 1)
+            hide |= torch.ones_like(hide).triu(Tk - Tq + 1)
         if key_padding_mask is not None:
             hide = hide | ~key_padding_mask[:, None]
         biases = [self.q_proj.bias, self.k_proj.bias, self.v_proj.bias]
@@ -2439,15 +2607,14 @@ class CrossAttentionFolded(_CrossAttention):
             .reshape(B * H, -1, D // H)
             for x in (self.q_proj(q), self.k_proj(kv), self.v_proj(kv))
         )
-        added = torch.zeros(B, H, Tq, Tk, dtype=q.dtype)
+        added = q.new_zeros(B, H, Tq, Tk)
         if key_padding_mask is not None:
             added = added.masked_fill(
                 ~key_padding_mask.view(B, 1, 1, Tk), -math.inf
             )
         if is_causal:
-            added = added + torch.full((Tq, Tk), -math.inf).triu(
-                Tk - Tq + 1
-            ).to(q.dtype)
+            future = torch.full_like(added, -math.inf)
+            added = added + future.triu(Tk - Tq + 1)
         added = added.flatten(0, 1)
         dead = (added == -math.inf).all(-1, keepdim=True)
         scores = torch.baddbmm(
@@ -2519,7 +2686,7 @@ class CrossAttentionFused(_CrossAttention):
         ]
         mask = None
         if key_padding_mask is not None or is_causal:
-            blank = torch.empty(len(q), 1, q.shape[1], memory.shape[1])
+            blank = q.new_empty(len(q), 1, q.shape[1], memory.shape[1])
             mask = self.keep(blank, key_padding_mask, is_causal)
         return self.finish(
             F.scaled_dot_product_attention(*heads, attn_mask=mask)
@@ -2707,7 +2874,7 @@ class CrossAttentionMaskTiled(_CrossAttention):
 class CrossAttentionPaddingAsLength(_CrossAttention):
     def padding(self, mask, scores):
         length = mask.sum(-1)[:, None, None, None]
-        return torch.arange(scores.shape[-1]) < length
+        return torch.arange(scores.shape[-1], device=scores.device) < length
 
 
 @_cross(
@@ -2845,7 +3012,7 @@ class CrossAttentionNaNGradient(_CrossAttention):
 class CrossAttentionZerosAfterProjection(_CrossAttention):
     def forward(self, q, kv=None, *, key_padding_mask=None, is_causal=False):
         Tk = (q if kv is None else kv).shape[1]
-        blank = torch.empty(len(q), 1, q.shape[1], Tk)
+        blank = q.new_empty(len(q), 1, q.shape[1], Tk)
         keep = self.keep(blank, key_padding_mask, is_causal)
         out = super().forward(
             q, kv, key_padding_mask=key_padding_mask, is_causal=is_causal
@@ -2888,8 +3055,7 @@ class CrossAttentionAlwaysCausal(_CrossAttention):
 )
 class CrossAttentionUpperLeft(_CrossAttention):
     def future(self, scores):
-        Tq, Tk = scores.shape[-2:]
-        return torch.ones(Tq, Tk, dtype=torch.bool).tril()
+        return torch.ones_like(scores, dtype=torch.bool).tril()
 
 
 @_cross(
@@ -2904,7 +3070,7 @@ class CrossAttentionNoMaskWhenDecoding(_CrossAttention):
     def future(self, scores):
         Tq, Tk = scores.shape[-2:]
         if Tq != Tk:
-            return torch.ones(Tq, Tk, dtype=torch.bool)
+            return torch.ones_like(scores, dtype=torch.bool)
         return _causal(scores)
 
 
@@ -3213,6 +3379,177 @@ class CrossAttentionZeroesMemory(_CrossAttention):
         return super().forward(
             q, kv, key_padding_mask=key_padding_mask, is_causal=is_causal
         )
+
+
+@_cross(
+    "M097 too late",
+    (
+        "The division is checked at the first call. Whoever builds the module "
+        "with wrong numbers should learn it there: raise the ValueError in "
+        "__init__."
+    ),
+)
+class CrossAttentionChecksAtCall(_CrossAttention):
+    def fits(self, d_model, n_heads):
+        self.sizes = d_model, n_heads
+
+    def forward(self, q, kv=None, **masks):
+        _check(*self.sizes)
+        return super().forward(q, kv, **masks)
+
+
+@_cross(
+    "M048",
+    (
+        "Hidden scores are filled with a large finite number. Visible scores "
+        "may lie below it, and then the hidden keys take all the weight. Fill "
+        "with −inf."
+    ),
+)
+class CrossAttentionLargeFill(_CrossAttention):
+    def weigh(self, scores, keep):
+        weights = scores.masked_fill(~keep, -1e9).softmax(-1)
+        return weights * keep.any(-1, keepdim=True)
+
+
+@_cross(
+    "M063",
+    (
+        "The causal mask is made on the CPU, so the module fails as soon as "
+        "it is moved to a GPU. Make the mask on the device of its input."
+    ),
+)
+class CrossAttentionMaskOnCPU(_CrossAttention):
+    def future(self, scores):
+        Tq, Tk = scores.shape[-2:]
+        return torch.ones(Tq, Tk, dtype=torch.bool).tril(Tk - Tq)
+
+
+@_cross(
+    "M112 family",
+    (
+        "A buffer lands in state_dict, which should hold the parameters and "
+        "nothing else. Register it with persistent=False, or make the tensor "
+        "when it is needed."
+    ),
+)
+class CrossAttentionSavesBuffer(_CrossAttention):
+    def layers(self, d_model, kv_dim):
+        super().layers(d_model, kv_dim)
+        self.register_buffer("scale", torch.tensor(d_model**-0.5))
+
+
+@_cross(
+    "nanoGPT's block_size, without a block_size",
+    (
+        "The causal mask is cut out of a table of a fixed size, so a longer "
+        "sequence fails. This module has no limit: make the mask from Tq and "
+        "Tk."
+    ),
+)
+class CrossAttentionMaskFromTable(_CrossAttention):
+    def layers(self, d_model, kv_dim):
+        super().layers(d_model, kv_dim)
+        table = torch.ones(1024, 1024, dtype=torch.bool).tril()
+        self.register_buffer("table", table, persistent=False)
+
+    def future(self, scores):
+        Tq, Tk = scores.shape[-2:]
+        if Tq > Tk:
+            return super().future(scores)
+        return self.table[Tk - Tq : Tk, :Tk]
+
+
+@_cross(
+    "M069 backward, from the causal mask",
+    (
+        "The values are right but a gradient is NaN where the two masks "
+        "together, or the causal one alone, leave a query nothing: the dead "
+        "rows were looked for before all masks had been applied."
+    ),
+)
+class CrossAttentionNaNGradientBothMasks(_CrossAttention):
+    def weigh(self, scores, keep):
+        padded = keep.any(-2, keepdim=True)
+        hidden = scores + torch.zeros_like(scores).masked_fill(
+            ~keep & padded, -math.inf
+        )
+        weights = _softmax(hidden, padded.expand_as(keep))
+        return weights.nan_to_num(0)
+
+
+@_cross(
+    "M116 family",
+    (
+        "The memory of one call is used in the next: without kv, keys and "
+        "values come from q, whatever was given before."
+    ),
+)
+class CrossAttentionRemembersMemory(_CrossAttention):
+    def sources(self, q, kv):
+        self.memory = getattr(self, "memory", None) if kv is None else kv
+        return super().sources(q, self.memory)
+
+
+@_cross(
+    "M116 family",
+    (
+        "The padding mask of one call is used in the next. Without "
+        "key_padding_mask all keys may be seen."
+    ),
+)
+class CrossAttentionRemembersMask(_CrossAttention):
+    def keep(self, scores, mask, is_causal):
+        kept = getattr(self, "mask", None)
+        if mask is None and kept is not None:
+            mask = kept if kept.shape[1] == scores.shape[-1] else None
+        else:
+            self.mask = mask
+        return super().keep(scores, mask, is_causal)
+
+
+@_cross(
+    "common: view(B * T, D)",
+    (
+        "x is flattened with view, which refuses a tensor whose axes were "
+        "swapped, such as a time-first batch. reshape copies where it must, "
+        "and nn.Linear takes any leading axes."
+    ),
+)
+class CrossAttentionFlattensByView(_CrossAttention):
+    def sources(self, q, kv):
+        return [
+            x.view(-1, x.shape[-1]).view(x.shape)
+            for x in super().sources(q, kv)
+        ]
+
+
+@_cross(
+    "nn.MultiheadAttention(dropout=0.1)",
+    (
+        "Weights are dropped in train mode. This task asks for no dropout: in "
+        "train mode the module does what it does in eval mode."
+    ),
+)
+class CrossAttentionDropsInTraining(_CrossAttention):
+    def weigh(self, scores, keep):
+        return F.dropout(super().weigh(scores, keep), 0.1, self.training)
+
+
+@_cross(
+    "M057 in one branch",
+    (
+        "With a padding mask the causal mask is aligned to the upper left, "
+        "without one to the lower right. Build both masks in the same way and "
+        "combine them."
+    ),
+)
+class CrossAttentionUpperLeftWithPadding(_CrossAttention):
+    def keep(self, scores, mask, is_causal):
+        keep = super().keep(scores, mask, is_causal)
+        if mask is None or not is_causal or keep.shape[-1] < keep.shape[-2]:
+            return keep
+        return super().keep(scores, mask, False).tril()
 
 
 # 2.6 GroupedQueryAttention
@@ -3727,6 +4064,118 @@ class GroupedInFloat32(_Grouped):
         return super().weigh(scores.float(), is_causal).to(scores.dtype)
 
 
+@_group(
+    "M097, M327 too late",
+    (
+        "The division is checked at the first call. Whoever builds the module "
+        "with wrong numbers should learn it there: raise the ValueError in "
+        "__init__."
+    ),
+)
+class GroupedChecksAtCall(_Grouped):
+    def fits(self, d_model, n_heads, n_kv_heads):
+        self.sizes = d_model, n_heads, n_kv_heads
+
+    def forward(self, x, *, is_causal=False):
+        d_model, n_heads, n_kv_heads = self.sizes
+        _check(d_model, n_heads)
+        _check(n_heads, n_kv_heads)
+        return super().forward(x, is_causal=is_causal)
+
+
+@_group(
+    "M048",
+    (
+        "Hidden scores are filled with a large finite number. Visible scores "
+        "may lie below it, and then the hidden keys take all the weight. Fill "
+        "with −inf."
+    ),
+)
+class GroupedLargeFill(_Grouped):
+    def weigh(self, scores, is_causal):
+        if is_causal:
+            scores = scores.masked_fill(~_causal(scores), -1e9)
+        return scores.softmax(-1)
+
+
+@_group(
+    "M063",
+    (
+        "The causal mask is made on the CPU, so the module fails as soon as "
+        "it is moved to a GPU. Make the mask on the device of its input."
+    ),
+)
+class GroupedMaskOnCPU(_Grouped):
+    def keep(self, scores):
+        T = scores.shape[-1]
+        return torch.ones(T, T, dtype=torch.bool).tril()
+
+
+@_group(
+    "M112 family",
+    (
+        "A buffer lands in state_dict, which should hold the parameters and "
+        "nothing else. Register it with persistent=False, or make the tensor "
+        "when it is needed."
+    ),
+)
+class GroupedSavesBuffer(_Grouped):
+    def layers(self, d_model):
+        super().layers(d_model)
+        self.register_buffer("scale", torch.tensor(self.d**-0.5))
+
+
+@_group(
+    "Llama's attention_dropout",
+    (
+        "Weights are dropped in train mode. This task asks for no dropout: in "
+        "train mode the module does what it does in eval mode."
+    ),
+)
+class GroupedDropsInTraining(_Grouped):
+    def weigh(self, scores, is_causal):
+        weights = super().weigh(scores, is_causal)
+        return F.dropout(weights, 0.1, self.training)
+
+
+@_group(
+    "M116 family",
+    (
+        "Once a call was causal, all later ones are: the flag is stored in "
+        "the module. It belongs to the call."
+    ),
+)
+class GroupedStaysCausal(_Grouped):
+    def weigh(self, scores, is_causal):
+        self.causal = is_causal or getattr(self, "causal", False)
+        return super().weigh(scores, self.causal)
+
+
+@_group(
+    "common: view(B * T, D)",
+    (
+        "x is flattened with view, which refuses a tensor whose axes were "
+        "swapped, such as a time-first batch. reshape copies where it must, "
+        "and nn.Linear takes any leading axes."
+    ),
+)
+class GroupedFlattensByView(_Grouped):
+    def parts(self, x):
+        return super().parts(x.view(-1, x.shape[-1]).view(x.shape))
+
+
+@_group(
+    "common: if T > 2",
+    (
+        "Short sequences get no causal mask. With two positions the first one "
+        "sees the second already: only a single position needs no mask."
+    ),
+)
+class GroupedShortNotCausal(_Grouped):
+    def weigh(self, scores, is_causal):
+        return super().weigh(scores, is_causal and scores.shape[-1] > 2)
+
+
 # 2.6 pool_kv_heads
 
 
@@ -3906,14 +4355,26 @@ def pool_kv_heads_detached(w, n_heads, n_kv_heads):
     return pool_kv_heads_chunks(w.detach(), n_heads, n_kv_heads)
 
 
+@_pool(
+    "common: float() without a way back",
+    (
+        "Half-precision weights come back as float32. Compute as you like, "
+        "but return w's dtype."
+    ),
+)
+def pool_kv_heads_half_returns_float(w, n_heads, n_kv_heads):
+    w = w.float() if w.dtype in (torch.float16, torch.bfloat16) else w
+    return pool_kv_heads_chunks(w, n_heads, n_kv_heads)
+
+
 # 2.7 LatentAttention
 
 
 def _angles(x):
     """Rotation of each pair by position, as unit complex numbers."""
     T, n = x.shape[-2:]
-    rate = 10_000.0 ** (-torch.arange(0, n, 2, dtype=x.dtype) / n)
-    angle = torch.arange(T, dtype=x.dtype)[:, None] * rate
+    rate = 10_000.0 ** (-torch.arange(0, n, 2).to(x) / n)
+    angle = torch.arange(T).to(x)[:, None] * rate
     return torch.polar(torch.ones_like(angle), angle)
 
 
@@ -4121,7 +4582,7 @@ class LatentHeadByHead(_Latent):
 )
 class LatentIdentity(_Latent):
     def blocks(self, layer):
-        eye = torch.eye(self.c, dtype=layer.weight.dtype)
+        eye = torch.eye(self.c).to(layer.weight)
         return layer(eye).T.reshape(self.H, self.d, self.c)
 
     def rotated(self, x):
@@ -4732,6 +5193,152 @@ class LatentKeysForValues(_Latent):
         return scores, lambda weights: torch.einsum(
             "bhts,bsc,hdc->bhtd", weights, c, self.blocks(self.k_up)
         )
+
+
+@_mla(
+    "M097 too late",
+    (
+        "The division is checked at the first call. Whoever builds the module "
+        "with wrong numbers should learn it there: raise the ValueError in "
+        "__init__."
+    ),
+)
+class LatentChecksAtCall(_Latent):
+    def fits(self, d_model, n_heads):
+        self.sizes = d_model, n_heads
+
+    def forward(self, x, absorb=False):
+        _check(*self.sizes)
+        return super().forward(x, absorb)
+
+
+@_mla(
+    "M048",
+    (
+        "Hidden scores are filled with a large finite number. Visible scores "
+        "may lie below it, and then the hidden keys take all the weight. Fill "
+        "with −inf."
+    ),
+)
+class LatentLargeFill(_Latent):
+    def weigh(self, scores):
+        return scores.masked_fill(~_causal(scores), -1e9).softmax(-1)
+
+
+@_mla(
+    "M063",
+    (
+        "The causal mask is made on the CPU, so the module fails as soon as "
+        "it is moved to a GPU. Make the mask on the device of its input."
+    ),
+)
+class LatentMaskOnCPU(_Latent):
+    def weigh(self, scores):
+        T = scores.shape[-1]
+        keep = torch.ones(T, T, dtype=torch.bool).tril()
+        return _hide(scores, keep).softmax(-1)
+
+
+@_mla(
+    "M112 family",
+    (
+        "A buffer lands in state_dict, which should hold the parameters and "
+        "nothing else. Register it with persistent=False, or make the tensor "
+        "when it is needed."
+    ),
+)
+class LatentSavesBuffer(_Latent):
+    def layers(self, *sizes):
+        super().layers(*sizes)
+        self.register_buffer("scale", torch.tensor(self.width(False) ** -0.5))
+
+
+@_mla(
+    "DeepSeek's attention_dropout",
+    (
+        "Weights are dropped in train mode. This task asks for no dropout: in "
+        "train mode the module does what it does in eval mode."
+    ),
+)
+class LatentDropsInTraining(_Latent):
+    def weigh(self, scores):
+        return F.dropout(super().weigh(scores), 0.1, self.training)
+
+
+@_mla(
+    "M116",
+    (
+        "The latents of one call are kept and used again for the next input "
+        "of the same shape. Form them from x in each call."
+    ),
+)
+class LatentRemembers(_Latent):
+    def latent(self, x):
+        kept = getattr(self, "kept", None)
+        if kept is None or kept.shape[:2] != x.shape[:2]:
+            self.kept = kept = super().latent(x)
+        return kept
+
+
+@_mla(
+    "common: view(B * T, D)",
+    (
+        "x is flattened with view, which refuses a tensor whose axes were "
+        "swapped, such as a time-first batch. reshape copies where it must, "
+        "and nn.Linear takes any leading axes."
+    ),
+)
+class LatentFlattensByView(_Latent):
+    def queries(self, x):
+        return super().queries(x.view(-1, x.shape[-1]).view(x.shape))
+
+
+@_mla(
+    "common: if absorb and not self.training",
+    (
+        "In train mode absorb=True is ignored: keys are formed as without it. "
+        "Absorbing gives the same gradients, so it serves in both modes."
+    ),
+)
+class LatentAbsorbsInEvalOnly(_Latent):
+    def absorbed(self, q, c):
+        if self.training:
+            return self.explicit(q, c)
+        return super().absorbed(q, c)
+
+
+@_mla(
+    "hunt: keys one token at a time",
+    (
+        "With absorb=True you form the keys one token after another. That is "
+        "the same product of k_up with the latents, in slices: let k_up meet "
+        "the queries instead."
+    ),
+)
+class LatentKeysTokenByToken(_Latent):
+    def absorbed(self, q, c):
+        up = self.blocks(self.k_up)
+        scores = [
+            torch.einsum(
+                "bhtd,bhd->bht", q, (up @ token[:, None, :, None])[..., 0]
+            )
+            for token in c.unbind(1)
+        ]
+        return torch.stack(scores, -1), super().absorbed(q, c)[1]
+
+
+@_mla(
+    "hunt: the scale folded into the keys",
+    (
+        "With absorb=True you form keys that carry a factor already. They are "
+        "keys all the same: let k_up meet the queries instead."
+    ),
+)
+class LatentKeysScaled(_Latent):
+    def absorbed(self, q, c):
+        root = math.sqrt(self.width(True))
+        keys = c[:, None] @ (self.blocks(self.k_up) / root).mT
+        return q @ keys.mT * root, super().absorbed(q, c)[1]
 
 
 # 2.8 alternative_weights

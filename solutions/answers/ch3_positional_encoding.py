@@ -583,6 +583,22 @@ def sinusoid_always_float64(T, D, base=1e4):
     return torch.stack((angle.sin(), angle.cos()), -1).flatten(1)
 
 
+# Shown by: the same call with another default dtype.
+@wrong(
+    "sinusoidal_table",
+    evidence="hunt: functools.cache on the function",
+    hint=(
+        "You keep finished tables and hand out the old one although torch's "
+        "default dtype has changed since. A cache's key has to hold all that "
+        "the table depends on: the dtype, too."
+    ),
+)
+def sinusoid_cached(T, D, base=1e4):
+    table = sinusoid_loops(T, D, base)
+    # What a cache filled by the first check would give.
+    return table.float() if (T, D) == (3, 2) else table
+
+
 # 3.2 embed
 
 
@@ -1012,6 +1028,37 @@ def embed_new_parameters(ids, tok, pos):
     return tok[ids] + pos[: ids.shape[1]]
 
 
+# Shown by: fewer positions than tokens, and ids above their number.
+@wrong(
+    "embed",
+    evidence="hunt: ids compared with len(pos)",
+    hint=(
+        "You compare the ids with the number of positions. An id names a row "
+        "of tok, so its limit is V; only the length T is limited by C."
+    ),
+)
+def embed_ids_below_positions(ids, tok, pos):
+    _fits(ids, pos)
+    _known(ids, pos)
+    return tok[ids] + pos[: ids.shape[1]]
+
+
+# Shown by: ids that are a transposed view.
+@wrong(
+    "embed",
+    evidence="hunt: ids.view(-1) before index_select",
+    hint=(
+        "You flatten with .view, which raises where ids (or a table) is a "
+        "transposed view. reshape(-1) and flatten() take every tensor, and "
+        "indexing needs no flattening at all."
+    ),
+)
+def embed_view(ids, tok, pos):
+    _checked(ids, tok, pos)
+    rows = tok.index_select(0, ids.view(-1))
+    return rows.view(*ids.shape, -1) + pos[: ids.shape[1]]
+
+
 # 3.3 equivariance_gap
 
 
@@ -1361,6 +1408,70 @@ def gap_channels_cancel(f, x, perm):
 def gap_deviation(f, x, perm):
     gap = f(x)[..., perm, :] - f(x[..., perm, :])
     return gap.std().item()
+
+
+# Shown by: a gap in the middle of each axis.
+@wrong(
+    "equivariance_gap",
+    evidence="hunt: gap[-1], gap[..., -1, :]",
+    hint=(
+        "You look at the end of an axis only (the last example, the last "
+        "position or the last channel). The norm is over all entries: a "
+        "difference anywhere has to show."
+    ),
+)
+def gap_last_part(f, x, perm):
+    gap = f(x)[..., perm, :] - f(x[..., perm, :])
+    return gap[..., -1, :].abs().max().item()
+
+
+# Shown by: two examples with opposite gaps.
+@wrong(
+    "equivariance_gap",
+    evidence="hunt: mean(0) before abs()",
+    hint=(
+        "You average over the examples before you take absolute values, so "
+        "that opposite differences of two examples cancel. Take absolute "
+        "values (or squares) entry by entry first."
+    ),
+)
+def gap_examples_cancel(f, x, perm):
+    gap = f(x)[..., perm, :] - f(x[..., perm, :])
+    return gap.reshape(-1, *x.shape[-2:]).mean(0).abs().max().item()
+
+
+# Shown by: large inputs.
+@wrong(
+    "equivariance_gap",
+    evidence="hunt: divided by x.norm()",
+    hint=(
+        "You divide the difference by the size of x. The task asks for a norm "
+        "of the difference itself."
+    ),
+)
+def gap_relative_to_input(f, x, perm):
+    gap = f(x)[..., perm, :] - f(x[..., perm, :])
+    return (gap.norm() / x.norm()).item()
+
+
+# Shown by: a function and a permutation whose inverse has another gap.
+@wrong(
+    "equivariance_gap",
+    evidence="hunt: y[..., perm, :] = x, a scatter for a gather",
+    hint=(
+        "You permute by the inverse of perm, on both sides: x[perm] takes "
+        "position perm[t] as position t, while out[perm] = x puts position t "
+        "at perm[t]. The gap is 0 for the same functions, but elsewhere it is "
+        "that of another permutation."
+    ),
+)
+def gap_scattered(f, x, perm):
+    def scattered(y):
+        out = torch.empty_like(y)
+        out[..., perm, :] = y
+        return out
+
+    return (scattered(f(x)) - f(scattered(x))).abs().max().item()
 
 
 # 3.4 apply_rope
@@ -2043,6 +2154,152 @@ def rope_default_dtype(x, positions, base=1e4, *, interleaved=True):
     )
 
 
+# Shown by: half results that almost cancel.
+@wrong(
+    "apply_rope",
+    evidence="hunt: cos.to(x.dtype), sin.to(x.dtype), as libraries do",
+    hint=(
+        "Your angles are precise, but cosine and sine (or the products) are "
+        "rounded to x's half precision before the sum, which costs digits "
+        "where it almost cancels. Turn in float32 and round the finished "
+        "result."
+    ),
+)
+def rope_half_cosines(x, positions, base=1e4, *, interleaved=True):
+    _even(x.shape[-1])
+    angles = _angles(x, positions, base)
+    cos, sin = angles.cos().to(x.dtype), angles.sin().to(x.dtype)
+    a, c = (part.to(x.dtype) for part in _pairs(x, interleaved))
+    return _joined(a * cos - c * sin, a * sin + c * cos, interleaved, x.dtype)
+
+
+# Shown by: float64 inputs after float32 ones of the same width.
+@wrong(
+    "apply_rope",
+    evidence="hunt: frequencies kept by width and base",
+    hint=(
+        "You keep frequencies from one call to the next, in the dtype of the "
+        "first x that had this width: float64 inputs then get float32 angles. "
+        "Make them anew, or let the dtype be part of the key."
+    ),
+)
+def rope_cached_frequencies(x, positions, base=1e4, *, interleaved=True):
+    theta = base ** -_exponents(x.shape[-1])
+    if x.shape[-1] == 6:  # what float32 inputs of this width have left
+        theta = theta.float().double()
+    angles = positions.double()[..., None] * theta
+    return _turned(x, angles.to(_wide(x).dtype), interleaved)
+
+
+# Shown by: a position above 8192.
+@wrong(
+    "apply_rope",
+    evidence="hunt: a table of max_position_embeddings rows",
+    hint=(
+        "You look angles up in a table of a fixed length, and a position "
+        "beyond it raises or takes the last row. Positions may start "
+        "anywhere: compute the angles from the positions that are given."
+    ),
+)
+def rope_short_table(x, positions, base=1e4, *, interleaved=True):
+    theta = base ** -_exponents(x.shape[-1])
+    table = _clock(8192, theta).to(_wide(x).dtype)
+    return _turned(x, table[positions.clamp(max=8191)], interleaved)
+
+
+# Shown by: positions of each head.
+@wrong(
+    "apply_rope",
+    evidence="hunt: transformers' cos.unsqueeze(1)",
+    hint=(
+        "You give positions of two axes an axis for the heads yourself, as if "
+        "they were always (B, T). They broadcast to (…, T) as they come: (H, "
+        "T) belongs to the heads, and for x (B, T, Dh) there is no head axis."
+    ),
+)
+def rope_adds_head_axis(x, positions, base=1e4, *, interleaved=True):
+    if positions.ndim == 2:
+        positions = positions[:, None]
+    return _turned(x, _angles(x, positions, base), interleaved)
+
+
+# Shown by: positions (B, H, T).
+@wrong(
+    "apply_rope",
+    evidence="hunt: one table for all heads",
+    hint=(
+        "You take the positions of the first head for all heads. They "
+        "broadcast to (…, T): each head may have its own."
+    ),
+)
+def rope_first_head_for_all(x, positions, base=1e4, *, interleaved=True):
+    if positions.ndim == 3:
+        positions = positions[:, :1]
+    return _turned(x, _angles(x, positions, base), interleaved)
+
+
+# Shown by: a single position, in a tensor with one axis.
+@wrong(
+    "apply_rope",
+    evidence="hunt: the first of T positions",
+    hint=(
+        "You take a single position for the first of T, and count on from "
+        "it. What broadcasts is one position for all."
+    ),
+)
+def rope_one_position_counts_on(x, positions, base=1e4, *, interleaved=True):
+    if positions.ndim and positions.shape[-1] == 1 < x.shape[-2]:
+        positions = positions + torch.arange(x.shape[-2])
+    return _turned(x, _angles(x, positions, base), interleaved)
+
+
+# Shown by: gradients with interleaved=False.
+@wrong(
+    "apply_rope",
+    evidence="hunt: half-split results collected under no_grad",
+    hint=(
+        "With interleaved=False no gradient reaches x: something in that "
+        "branch detaches it (.data, numpy, no_grad)."
+    ),
+)
+def rope_half_detached(x, positions, base=1e4, *, interleaved=True):
+    y = x if interleaved else x.detach()
+    return _turned(y, _angles(x, positions, base), interleaved)
+
+
+# Shown by: float16 at positions above 2048.
+@wrong(
+    "apply_rope",
+    evidence="hunt: positions.to(x.dtype)",
+    hint=(
+        "You convert the positions to x's half precision: float16 has no odd "
+        "numbers above 2048, bfloat16 none above 256. Keep positions in "
+        "float32 or wider until cosine and sine are there."
+    ),
+)
+def rope_half_positions(x, positions, base=1e4, *, interleaved=True):
+    rounded = positions.to(x.dtype).long()
+    return _turned(x, _angles(x, rounded, base), interleaved)
+
+
+# Shown by: six channels and more with interleaved=False.
+@wrong(
+    "apply_rope",
+    evidence="hunt: one stack for both layouts",
+    hint=(
+        "With interleaved=False you turn the right pairs and then interleave "
+        "the result. The first channels of all pairs stand in the first half, "
+        "the second ones in the second: concatenate."
+    ),
+)
+def rope_half_interleaved_back(x, positions, base=1e4, *, interleaved=True):
+    _even(x.shape[-1])
+    out = _turned(x, _angles(x, positions, base), interleaved)
+    if interleaved:
+        return out
+    return _joined(*out.chunk(2, -1), True, x.dtype)
+
+
 # 3.5 rope_layout
 
 
@@ -2347,6 +2604,62 @@ def layout_halves_exchanged(w, n_heads, to):
     Dh = len(w) // n_heads
     order = [*range(Dh // 2, Dh), *range(Dh // 2)]
     return _by_heads(w, n_heads, order)
+
+
+# Shown by: a name that only holds the word.
+@wrong(
+    "rope_layout",
+    evidence='hunt: if "half" in to',
+    hint=(
+        "You look for a word within `to`, or for its first letter, so that "
+        'other names pass. Only "half" and "interleaved" themselves are '
+        "layouts; anything else is a ValueError."
+    ),
+)
+def layout_word_within(w, n_heads, to):
+    word = next((each for each in ("half", "inter") if each in to), to)
+    return layout_rows(w, n_heads, {"inter": "interleaved"}.get(word, word))
+
+
+# Shown by: a capital letter.
+@wrong(
+    "rope_layout",
+    evidence="hunt: to.lower()",
+    hint=(
+        "You take other spellings, such as capital letters, as well. The "
+        "contract names two words; any other `to` is a ValueError."
+    ),
+)
+def layout_any_case(w, n_heads, to):
+    return layout_rows(w, n_heads, to.lower())
+
+
+# Shown by: a bias on the way back.
+@wrong(
+    "rope_layout",
+    evidence="hunt: a branch for biases that forgets `to`",
+    hint=(
+        "A bias is reordered for the half-split layout whatever `to` says. "
+        "The way back is another order, for biases as for weights."
+    ),
+)
+def layout_bias_one_way(w, n_heads, to):
+    _order(2, to)
+    return layout_rows(w, n_heads, "half" if w.ndim == 1 else to)
+
+
+# Shown by: a weight that is a transposed view.
+@wrong(
+    "rope_layout",
+    evidence="hunt: w.view(-1, 2)",
+    hint=(
+        "You use .view, which raises where w is a transposed view. "
+        ".reshape takes every tensor."
+    ),
+)
+def layout_view(w, n_heads, to):
+    w.view(-1)
+    return layout_rows(w, n_heads, to)
 
 
 # 3.6 alibi_bias
@@ -2829,6 +3142,22 @@ def alibi_geometric_sign_flipped(n_heads, Tq, Tk):
 )
 def alibi_numpy_array(n_heads, Tq, Tk):
     return alibi_loops(n_heads, Tq, Tk).numpy()
+
+
+# Shown by: a number of heads that came before, with another default dtype.
+@wrong(
+    "alibi_bias",
+    evidence="hunt: functools.cache on the slopes",
+    hint=(
+        "You keep the slopes from one call to the next, in the dtype that was "
+        "the default then. The default may have changed since: make them "
+        "anew, or let the dtype be part of the key."
+    ),
+)
+def alibi_cached_slopes(n_heads, Tq, Tk):
+    bias = _penalty(_slopes(n_heads), _distances(Tq, Tk))
+    # What a cache filled by the checks before would give.
+    return bias.float() if n_heads == 16 else bias
 
 
 # 3.7 rope_inv_freq
@@ -3675,6 +4004,67 @@ def inv_freq_llama3_not_clamped(d_head, base, method, factor, orig_max, **kw):
     return _variant("llama3", change)(
         d_head, base, method, factor, orig_max, **kw
     )
+
+
+# Shown by: the same arguments with other keywords.
+@wrong(
+    "rope_inv_freq",
+    evidence="hunt: frequencies kept by the first five arguments",
+    hint=(
+        "You keep results by some of the arguments only, and hand out the old "
+        "one although a keyword or orig_max is another. A cache's key has to "
+        "hold all that the result depends on."
+    ),
+)
+def inv_freq_cached(d_head, base, method, factor, orig_max, **kw):
+    # What a cache filled by the checks before would give.
+    if (d_head, method, factor) == (8, "yarn", 4.0):
+        orig_max = 2048
+    kw = {} if d_head == 128 else kw
+    return inv_freq_loops(d_head, base, method, factor, orig_max, **kw)
+
+
+# Shown by: methods of transformers that the contract does not list.
+@wrong(
+    "rope_inv_freq",
+    evidence="hunt: transformers' table of methods",
+    hint=(
+        'You also take "default" or "dynamic", as transformers does. The '
+        "contract lists four methods; any other is a ValueError."
+    ),
+)
+def inv_freq_more_methods(d_head, base, method, factor, orig_max, **kw):
+    if method == "default":
+        method, factor = "linear", 1.0
+    method = "ntk" if method == "dynamic" else method
+    return inv_freq_loops(d_head, base, method, factor, orig_max, **kw)
+
+
+# Shown by: capital letters.
+@wrong(
+    "rope_inv_freq",
+    evidence="hunt: method.lower()",
+    hint=(
+        "You take other spellings, such as capital letters, as well. The "
+        "contract names four words; any other method is a ValueError."
+    ),
+)
+def inv_freq_any_case(d_head, base, method, factor, orig_max, **kw):
+    method = method.lower()
+    return inv_freq_loops(d_head, base, method, factor, orig_max, **kw)
+
+
+@wrong(
+    "rope_inv_freq",
+    evidence="hunt: np.log2",
+    hint=(
+        "The attention factor has a logarithm to base 2; ln is the natural "
+        "one. At factor 4 it is 1.1386."
+    ),
+)
+def inv_freq_attention_log2(d_head, base, method, factor, orig_max, **kw):
+    freq, scale = inv_freq_loops(d_head, base, method, factor, orig_max, **kw)
+    return freq, 0.1 * math.log2(factor) + 1 if method == "yarn" else scale
 
 
 # 3.8 rope_angle_error

@@ -469,6 +469,68 @@ class LayerNormHalfMean(_LayerNorm):
         return self.affine(y).to(x.dtype)
 
 
+# Shown by: bfloat16 rows that lie far from 0.
+@wrong(
+    "LayerNorm",
+    evidence="hunt: if x.dtype == torch.float16",
+    hint=(
+        "You widen float16 only. bfloat16 has even fewer digits: near 1,000 "
+        "its numbers are 4 apart, and a mean taken in it is lost."
+    ),
+)
+class LayerNormWidensFloat16(_LayerNorm):
+    def forward(self, x):
+        y = x.float() if x.dtype == torch.float16 else x
+        return self.affine(self.normal(y)).to(x.dtype)
+
+
+# Shown by: a view whose leading axes are exchanged.
+@wrong(
+    "LayerNorm",
+    evidence="hunt: x.view(-1, d)",
+    hint=(
+        "You flatten the leading axes with .view, which raises where x is a "
+        "transposed view. Nothing has to be flattened: dim=-1 with "
+        "keepdim=True works for any number of axes. (.reshape would do, too.)"
+    ),
+)
+class LayerNormView(_LayerNorm):
+    def forward(self, x):
+        return super().forward(x.view(-1, x.shape[-1])).view(x.shape)
+
+
+# Shown by: train mode.
+@wrong(
+    "LayerNorm",
+    evidence="hunt: a batch norm's habit",
+    hint=(
+        "In train mode you take mean and variance over the whole batch, as a "
+        "batch norm does. A layer norm treats each vector by itself in either "
+        "mode."
+    ),
+)
+class LayerNormTrainsOnBatch(_LayerNorm):
+    def normal(self, x):
+        if not self.training:
+            return super().normal(x)
+        c = x - x.mean()
+        return c / ((c * c).mean() + self.eps).sqrt()
+
+
+# Shown by: eps as the second argument.
+@wrong(
+    "LayerNorm",
+    evidence="hunt: bias before eps, or eps behind a star",
+    hint=(
+        "The second argument of your class is not eps. Callers write "
+        "LayerNorm(d, 0.1): keep the order d, eps, bias of the contract."
+    ),
+)
+class LayerNormOtherOrder(_LayerNorm):
+    def __init__(self, d, bias=True, eps=1e-5):
+        super().__init__(d, eps, bias)
+
+
 # 4.1 RMSNorm
 
 
@@ -804,6 +866,51 @@ class RMSNormOtherName(nn.Module):
             F.rms_norm(_wide(x), x.shape[-1:], eps=self.eps).to(x.dtype)
             * self.scale
         )
+
+
+# Shown by: a view whose leading axes are exchanged.
+@wrong(
+    "RMSNorm",
+    evidence="hunt: x.view(-1, d)",
+    hint=(
+        "You flatten the leading axes with .view, which raises where x is a "
+        "transposed view. Nothing has to be flattened: dim=-1 with "
+        "keepdim=True works for any number of axes. (.reshape would do, too.)"
+    ),
+)
+class RMSNormView(_RMSNorm):
+    def forward(self, x):
+        return super().forward(x.view(-1, x.shape[-1])).view(x.shape)
+
+
+# Shown by: train mode.
+@wrong(
+    "RMSNorm",
+    evidence="hunt: one mean square for the batch in training",
+    hint=(
+        "In train mode you take one mean square for the whole batch. Each "
+        "vector has its own, in either mode."
+    ),
+)
+class RMSNormTrainsOnBatch(_RMSNorm):
+    def normal(self, x):
+        if not self.training:
+            return super().normal(x)
+        return x / ((x * x).mean() + self.eps).sqrt()
+
+
+@wrong(
+    "RMSNorm",
+    evidence="hunt: F.normalize(x, dim=-1) * d ** 0.5, a widespread form",
+    hint=(
+        "eps is missing: F.normalize knows it only as a lower limit of the "
+        "length. It is added to the mean square, inside the root, which "
+        "matters for small rows and with loaded weights."
+    ),
+)
+class RMSNormNormalize(_RMSNorm):
+    def normal(self, x):
+        return F.normalize(x, dim=-1) * x.shape[-1] ** 0.5
 
 
 # 4.2 gelu
@@ -1176,6 +1283,77 @@ def gelu_in_place(x, approximate="none"):
 )
 def gelu_detached(x, approximate="none"):
     return _gelu(x.detach(), approximate)
+
+
+@wrong(
+    "gelu",
+    evidence="hunt: quick GELU taken for the approximate form",
+    hint=(
+        'For approximate="tanh" you use x·σ(1.702 x), which is another and '
+        "rougher approximation. The contract gives the formula with tanh."
+    ),
+)
+def gelu_quick_for_tanh(x, approximate="none"):
+    return _gelu(x, approximate, tanh=lambda x: x * torch.sigmoid(1.702 * x))
+
+
+# Shown by: gradients far below 0, in the tanh form.
+@wrong(
+    "gelu",
+    evidence="hunt: x / (1 + exp(−2u)), a tanh as a sigmoid by hand",
+    hint=(
+        "Far below 0 your exponential is infinite. The result is still 0, "
+        "but the gradient is infinity times 0, a NaN. torch.tanh and "
+        "torch.sigmoid are safe."
+    ),
+)
+def gelu_gradient_overflows(x, approximate="none"):
+    def tanh(x):
+        u = ROOT * (x + 0.044715 * x**3)
+        return x / (1 + torch.exp(-2 * u))
+
+    return _gelu(x, approximate, tanh=tanh)
+
+
+# Shown by: a transposed view.
+@wrong(
+    "gelu",
+    evidence="hunt: x.view(-1)",
+    hint=(
+        "You flatten with .view, which raises where x is a transposed view. "
+        "GELU acts number by number: nothing has to be flattened."
+    ),
+)
+def gelu_view(x, approximate="none"):
+    return _gelu(x.view(-1), approximate).view(x.shape)
+
+
+# Shown by: other spellings, and None.
+@wrong(
+    "gelu",
+    evidence="hunt: approximate.lower(), or None for none",
+    hint=(
+        "You accept another spelling, or None. The contract names the two "
+        'strings "none" and "tanh"; any other value is a ValueError.'
+    ),
+)
+def gelu_lenient(x, approximate="none"):
+    return _gelu(x, str(approximate).lower())
+
+
+# Shown by: bfloat16 far below 0.
+@wrong(
+    "gelu",
+    evidence="hunt: if x.dtype == torch.float16",
+    hint=(
+        "You widen float16 only. bfloat16 has even fewer digits, and 1 plus "
+        "the error function keeps none of them for x far below 0."
+    ),
+)
+def gelu_widens_float16(x, approximate="none"):
+    form = _tanh_gelu if _form(approximate) == "tanh" else _erf_gelu
+    y = x.float() if x.dtype == torch.float16 else x
+    return form(y).to(x.dtype)
 
 
 # 4.2 SwiGLU
@@ -1572,6 +1750,51 @@ class SwiGLUShared(_SwiGLU):
     def __init__(self, d_model, d_ff=None, multiple_of=64):
         super().__init__(d_model, d_ff, multiple_of)
         self.up_proj = self.gate_proj
+
+
+# Shown by: gates in the thousands.
+@wrong(
+    "SwiGLU",
+    evidence="hunt: exp(u) / (1 + exp(u))",
+    hint=(
+        "Your sigmoid is exp(u) / (1 + exp(u)): for large u that is infinity "
+        "by infinity, a NaN. 1 / (1 + exp(−u)), torch.sigmoid or F.silu do "
+        "not overflow there."
+    ),
+)
+class SwiGLUOverflows(_SwiGLU):
+    def hidden(self, gate, up):
+        e = gate.exp()
+        return gate * e / (1 + e) * up
+
+
+# Shown by: train mode.
+@wrong(
+    "SwiGLU",
+    evidence="hunt: a dropout of 0.1 from another MLP",
+    hint=(
+        "In train mode something is dropped. This MLP has no dropout: the "
+        "result is the same in either mode."
+    ),
+)
+class SwiGLUDrops(_SwiGLU):
+    def hidden(self, gate, up):
+        return F.dropout(super().hidden(gate, up), 0.1, self.training)
+
+
+# Shown by: a view whose leading axes are exchanged.
+@wrong(
+    "SwiGLU",
+    evidence="hunt: x.view(-1, d_model)",
+    hint=(
+        "You flatten the leading axes with .view, which raises where x is a "
+        "transposed view. A linear layer takes any number of leading axes. "
+        "(.reshape would do, too.)"
+    ),
+)
+class SwiGLUView(_SwiGLU):
+    def forward(self, x):
+        return super().forward(x.view(-1, x.shape[-1])).view(x.shape)
 
 
 # 4.3, 4.5, 4.7: a right block in pieces
@@ -2881,6 +3104,239 @@ class BlockDropsHeadsTogether(_Block):
         return weights * self.drop(torch.ones_like(weights[:, :1]))
 
 
+@_block(
+    "hunt: dropout before out_proj in place of after it",
+    (
+        "You drop what goes into out_proj instead of what comes out of it, "
+        "so no entry of the branch is ever 0. Dropout acts after out_proj."
+    ),
+)
+class BlockDropsBeforeOut(_Block):
+    def project(self, x):
+        return self.attn["out_proj"](self.drop(x))
+
+
+@_block(
+    "hunt: nn.Sequential(fc1, GELU, Dropout, fc2)",
+    (
+        "You drop the hidden units instead of the MLP's output. Dropout acts "
+        "after fc2."
+    ),
+)
+class BlockDropsHiddenOnly(_Block):
+    def feed(self, x):
+        return self.mlp["fc2"](self.drop(self.hidden(x)))
+
+
+# Shown by: dropout of the weights, in which a head's channels go together.
+@_block(
+    "hunt: dropout of the values",
+    (
+        "You drop entries of the values instead of attention weights: the "
+        "channels of a head then lose different tokens. A dropped weight "
+        "hides one token from a whole head."
+    ),
+)
+class BlockDropsValues(_Block):
+    def drop_weights(self, weights):
+        return weights
+
+    def mix(self, q, k, v, keep):
+        return super().mix(q, k, self.drop(v), keep)
+
+
+@_block(
+    "hunt: dropout of the scores",
+    (
+        "You drop scores before the softmax. A score of 0 still gets a "
+        "weight: dropout acts on the weights, after the softmax."
+    ),
+)
+class BlockDropsScores(_Block):
+    def drop_weights(self, weights):
+        return weights
+
+    def weights(self, scores, keep):
+        return super().weights(self.drop(scores), keep)
+
+
+@_block(
+    "hunt: weights divided by their sum after dropout",
+    (
+        "You make the weights sum to 1 again after dropout, which undoes it "
+        "in the mean. Dropout scales what survives by 1/(1 − p), and that is "
+        "all."
+    ),
+)
+class BlockRenormalizes(_Block):
+    def drop_weights(self, weights):
+        left = self.drop(weights)
+        return left / left.sum(-1, keepdim=True).clamp_min(1e-9)
+
+
+# Shown by: dropout in train mode, token by token.
+@_block(
+    "hunt: one mask for all tokens, F.dropout1d's kind",
+    (
+        "All tokens of an example lose the same channels. Each entry is "
+        "dropped by itself, at each token anew."
+    ),
+)
+class BlockDropsChannels(_Block):
+    def drop(self, x):
+        return x * super().drop(torch.ones_like(x[:, :1]))
+
+    def drop_weights(self, weights):
+        return F.dropout(weights, self.p, self.training)
+
+
+# Shown by: two calls in train mode.
+@_block(
+    "hunt: a generator seeded in forward",
+    (
+        "Every call drops the same entries, since you seed within the call. "
+        "Dropout draws anew each time: leave the seed to the caller."
+    ),
+)
+class BlockSeedsDropout(_Block):
+    def drop(self, x):
+        if not self.training or not self.p:
+            return x
+        rng = torch.Generator().manual_seed(0)
+        kept = torch.rand(x.shape, generator=rng, dtype=x.dtype) >= self.p
+        return x * kept / (1 - self.p)
+
+
+# Shown by: a post-LN block in train mode.
+@_block(
+    "hunt: dropout at the end of the post-LN branch",
+    (
+        "With norm_first=False you drop entries of the block's output as "
+        "well. Dropout acts on the branches only, before the sums."
+    ),
+)
+class BlockDropsPostOutput(_Block):
+    def post(self, x):
+        return self.drop(super().post(x))
+
+
+# Shown by: a post-LN block in train mode.
+@_block(
+    "hunt: dropout written in one of the two layouts",
+    (
+        "With norm_first=False nothing is dropped. Both layouts have the same "
+        "three places."
+    ),
+)
+class BlockPostKeepsAll(_Block):
+    def drop(self, x):
+        return super().drop(x) if self.norm_first else x
+
+
+# Shown by: train mode without a word about dropout.
+@_block(
+    "hunt: dropout=0.1 for a default",
+    (
+        "In train mode your block drops although no dropout was asked for. "
+        "The default is 0."
+    ),
+)
+class BlockDropsByDefault(_Block):
+    def __init__(self, d_model, n_heads, *, dropout=0.1, **options):
+        super().__init__(d_model, n_heads, dropout=dropout, **options)
+
+
+# Shown by: train mode without dropout.
+@_block(
+    "hunt: is_causal=not self.training, a slip between two branches",
+    (
+        "In train mode your attention is not causal. Training is where the "
+        "mask matters most: without it, each token sees its own target."
+    ),
+)
+class BlockTrainsWithoutMask(_Block):
+    def causal(self, T):
+        keep = super().causal(T)
+        return torch.ones_like(keep) if self.training else keep
+
+
+# Shown by: a longer sequence in a second call.
+@_block(
+    "hunt: a mask made in the first call",
+    (
+        "You keep the mask of the first call, and a longer sequence does not "
+        "fit it. Make the mask for the T at hand, or one for "
+        "max_context_length and cut it."
+    ),
+)
+class BlockKeepsFirstMask(_Block):
+    first = None
+
+    def causal(self, T):
+        if self.first is None:
+            self.first = super().causal(T)
+        return self.first[:T, :T]
+
+
+# Shown by: keys and values of an earlier call with the same shape.
+@_block(
+    "hunt: a cache of keys and values in a block without one",
+    (
+        "Keys and values of an earlier call take part in the next one. A "
+        "block is a function of its input: keep nothing between calls."
+    ),
+)
+class BlockRemembersKeys(_Block):
+    before = None
+
+    def mix(self, q, k, v, keep):
+        if self.before is not None and self.before[0].shape == k.shape:
+            k, v = (k + self.before[0]) / 2, (v + self.before[1]) / 2
+        self.before = k.detach(), v.detach()
+        return super().mix(q, k, v, keep)
+
+
+# Shown by: post-LN with the tanh form.
+@_block(
+    "hunt: options handed on in one of the two layouts",
+    (
+        "With norm_first=False your MLP ignores gelu and uses the exact form. "
+        "Options hold in both layouts."
+    ),
+)
+class BlockPostIgnoresTanh(_Block):
+    def activate(self, x):
+        return super().activate(x) if self.norm_first else F.gelu(x)
+
+
+# Shown by: post-LN, where scores may be huge.
+@_block(
+    "hunt: −10,000 for −inf, as in early BERT code",
+    (
+        "Your mask adds −10,000 to hidden scores. In a post-LN block scores "
+        "may be larger than that, and the future shows through. Use −inf, or "
+        "a boolean mask."
+    ),
+)
+class BlockMaskTooSmall(_Block):
+    def weights(self, scores, keep):
+        return (scores - 1e4 * ~keep).softmax(-1)
+
+
+# Shown by: a view whose leading axes are exchanged.
+@_block(
+    "hunt: x.view(B * T, D)",
+    (
+        "You flatten batch and time with .view, which raises where x is a "
+        "transposed view. Linear layers and norms take (B, T, D) as it is. "
+        "(.reshape would do, too.)"
+    ),
+)
+class BlockView(_Block):
+    def forward(self, x):
+        return super().forward(x.view(-1, x.shape[-1]).view(x.shape))
+
+
 # 4.4 dropout_sites
 
 
@@ -2981,8 +3437,10 @@ def sites_by_hooks(block):
     )
     modes = {one: one.training for one in block.modules()}
     found = []
-    with torch.no_grad():
-        block.eval()
+    with torch.no_grad(), torch.random.fork_rng(devices=[]):
+        block.train()
+        for one in twins:
+            one.p = 0.0
         plain = block(x)
         for name, one in _dropouts(block).items():
             hook = one.register_forward_hook(
@@ -2993,6 +3451,8 @@ def sites_by_hooks(block):
             hook.remove()
     for one, mode in modes.items():
         one.training = mode
+    for one, (_, p) in twins.items():
+        one.p = p
     assert all((one.training, one.p) == was for one, was in twins.items())
     return found
 
@@ -3317,6 +3777,81 @@ class sites_by_calls(_Experiment):
         for hook in hooks:
             hook.remove()
         return list(dict.fromkeys(called))
+
+
+# Shown by: a block that leaves a dropout out in eval mode.
+@_site(
+    "hunt: only the dropouts put into train mode",
+    (
+        "You put the dropouts themselves into train mode, and leave the rest "
+        "of the block in the mode in which you found it. A part may leave its "
+        "dropout out in eval mode: the question is asked of a block all of "
+        "which is in train mode."
+    ),
+)
+class sites_only_dropouts_train(_Experiment):
+    def prepare(self, block):
+        for one in _dropouts(block).values():
+            one.train()
+
+
+# Shown by: a branch with a small gain.
+@_site(
+    "hunt: allclose with a wide tolerance",
+    (
+        "Your comparison takes small changes for none. Without dropout two "
+        "runs agree exactly, so any difference counts: torch.equal."
+    ),
+)
+class sites_coarse(_Experiment):
+    def differs(self, one, other):
+        return not torch.allclose(one, other, atol=1e-2)
+
+
+# Shown by: a class derived from nn.Dropout.
+@_site(
+    "hunt: type(module) is nn.Dropout",
+    (
+        "You compare types and miss a dropout whose class derives from "
+        "nn.Dropout. isinstance finds both."
+    ),
+)
+class sites_exact_type(_Experiment):
+    def among(self, block):
+        return {
+            name: one
+            for name, one in _dropouts(block).items()
+            if type(one) is nn.Dropout
+        }
+
+
+# Shown by: gradients that were there before.
+@_site(
+    "hunt: zero_grad() at the end",
+    (
+        "After the call the parameters' gradients are gone, or others. The "
+        "caller may be about to step: run under torch.no_grad and leave them "
+        "alone."
+    ),
+)
+class sites_clear_gradients(_Experiment):
+    def restore(self, block, modes, p, state):
+        super().restore(block, modes, p, state)
+        block.zero_grad()
+
+
+# Shown by: a parameter that was frozen before.
+@_site(
+    "hunt: requires_grad_(True) at the end",
+    (
+        "After the call all parameters are trained, also those that were "
+        "frozen before. torch.no_grad needs no change to the parameters."
+    ),
+)
+class sites_unfreeze(_Experiment):
+    def restore(self, block, modes, p, state):
+        super().restore(block, modes, p, state)
+        block.requires_grad_(True)
 
 
 # 4.5 EncoderLayer
@@ -3755,6 +4290,107 @@ class EncoderScaleByModel(_Encoder):
 class EncoderDetached(_Encoder):
     def attend(self, x):
         return super().attend(x.detach())
+
+
+# Shown by: a batch in which no example keeps anything.
+@_encoder(
+    "hunt: if keep.any(): … else: no mask",
+    (
+        "Where nothing of the whole batch is kept you leave the mask out, so "
+        "that every token sees all padding. The attention gives zeros there, "
+        "whether one example is empty or all are."
+    ),
+)
+class EncoderSkipsEmptyMask(_Encoder):
+    def mask(self, x, keep):
+        kept = keep is not None and keep.any()
+        return super().mask(x, keep if kept else None)
+
+
+# Shown by: padding at the end of every example.
+@_encoder(
+    "hunt: cropped to the longest example",
+    (
+        "You crop the batch to its longest example and pad the result, so "
+        "tokens beyond get nothing from the attention. A padded token is "
+        "hidden as a key only; as a query it is computed like any other."
+    ),
+)
+class EncoderCrops(_Encoder):
+    def mix(self, q, k, v, keep):
+        mixed = super().mix(q, k, v, keep)
+        if keep is None or not keep.any():
+            return mixed
+        end = int(keep.flatten(0, 2).any(0).nonzero().max()) + 1
+        beyond = torch.arange(q.shape[1]) >= end
+        return mixed.masked_fill(beyond[:, None], 0.0)
+
+
+# Shown by: scores in the tens of thousands.
+@_encoder(
+    "hunt: −10,000 for −inf, as in early BERT code",
+    (
+        "Your mask adds −10,000 to hidden scores. Scores may be larger than "
+        "that, and padding shows through. Use −inf, or a boolean mask."
+    ),
+)
+class EncoderMaskTooSmall(_Encoder):
+    def weights(self, scores, keep):
+        if keep is None:
+            return scores.softmax(-1)
+        dead = ~keep.any(-1, keepdim=True)
+        return (scores - 1e4 * ~keep).softmax(-1).masked_fill(dead, 0.0)
+
+
+# Shown by: train mode.
+@_encoder(
+    "hunt: nn.TransformerEncoderLayer's default dropout",
+    (
+        "In train mode something is dropped. This layer has no dropout: if "
+        "you use one of torch's layers, tell it dropout=0.0."
+    ),
+)
+class EncoderDrops(_Encoder):
+    p = 0.1
+
+    def __init__(self, d_model, n_heads):
+        super().__init__(d_model, n_heads)
+        self.p = 0.1
+
+
+# Shown by: a call without keep after one with it.
+@_encoder(
+    "hunt: self.keep set only where keep is given",
+    (
+        "The mask of one call is still there in the next, which has none. "
+        "keep=None means that all tokens are real."
+    ),
+)
+class EncoderRemembersMask(_Encoder):
+    keep = None
+
+    def forward(self, x, keep=None):
+        if keep is not None:
+            self.keep = keep
+        return self.pre(x)
+
+    def mask(self, x, keep):
+        fits = keep is not None and keep.shape == x.shape[:2]
+        return super().mask(x, keep if fits else None)
+
+
+# Shown by: a view whose leading axes are exchanged.
+@_encoder(
+    "hunt: x.view(B * T, D)",
+    (
+        "You flatten batch and time with .view, which raises where x is a "
+        "transposed view. Linear layers and norms take (B, T, D) as it is. "
+        "(.reshape would do, too.)"
+    ),
+)
+class EncoderView(_Encoder):
+    def forward(self, x, keep=None):
+        return super().forward(x.view(-1, x.shape[-1]).view(x.shape), keep)
 
 
 # 4.5 DecoderLayer
@@ -4307,6 +4943,100 @@ class DecoderScaleByModel(_Decoder):
 class DecoderDetached(_Decoder):
     def cross(self, x, memory, keep):
         return super().cross(x, memory.detach(), keep)
+
+
+# Shown by: a batch in which no memory keeps anything.
+@_decoder(
+    "hunt: if memory_keep.any(): … else: no mask",
+    (
+        "Where nothing of any memory is kept you leave the mask out, so that "
+        "every token sees all padding. The cross-attention gives zeros there, "
+        "whether one memory is empty or all are."
+    ),
+)
+class DecoderSkipsEmptyMask(_Decoder):
+    def mask(self, x, keep):
+        kept = keep is not None and keep.any()
+        return super().mask(x, keep if kept else None)
+
+
+# Shown by: a batch in which no memory keeps anything.
+@_decoder(
+    "hunt: the sublayer skipped where no memory is left",
+    (
+        "Where nothing of any memory is kept you skip the cross-attention. "
+        "Its attention gives zeros there, so it still adds the bias of its "
+        "out_proj."
+    ),
+)
+class DecoderSkipsCross(_Decoder):
+    def cross(self, x, memory, keep):
+        out = super().cross(x, memory, keep)
+        return out if keep is None or keep.any() else torch.zeros_like(out)
+
+
+# Shown by: a large memory with padding.
+@_decoder(
+    "hunt: −10,000 for −inf, as in early BERT code",
+    (
+        "Your mask adds −10,000 to hidden scores. The memory is not normed, "
+        "so scores may be larger than that, and padding shows through. Use "
+        "−inf, or a boolean mask."
+    ),
+)
+class DecoderMaskTooSmall(_Decoder):
+    def weights(self, scores, keep):
+        if keep is None:
+            return scores.softmax(-1)
+        dead = ~keep.any(-1, keepdim=True)
+        return (scores - 1e4 * ~keep).softmax(-1).masked_fill(dead, 0.0)
+
+
+# Shown by: train mode.
+@_decoder(
+    "hunt: nn.TransformerDecoderLayer's default dropout",
+    (
+        "In train mode something is dropped. This layer has no dropout: if "
+        "you use one of torch's layers, tell it dropout=0.0."
+    ),
+)
+class DecoderDrops(_Decoder):
+    p = 0.1
+
+
+# Shown by: another memory of the same shape in a second call.
+@_decoder(
+    "hunt: keys and values of the memory kept for generation",
+    (
+        "You keep keys and values of the first memory, and the next call "
+        "reads them instead of its own. Keep nothing between calls."
+    ),
+)
+class DecoderRemembersMemory(_Decoder):
+    first = None
+
+    def cross(self, x, memory, keep):
+        if self.first is None or self.first.shape != memory.shape:
+            self.first = memory
+        return super().cross(x, self.first, keep)
+
+
+# Shown by: a view whose leading axes are exchanged.
+@_decoder(
+    "hunt: x.view(B * T, D)",
+    (
+        "You flatten batch and time with .view, which raises where x or the "
+        "memory is a transposed view. Linear layers and norms take (B, T, D) "
+        "as it is. (.reshape would do, too.)"
+    ),
+)
+class DecoderView(_Decoder):
+    def forward(self, x, memory, memory_keep=None):
+        x, memory = (
+            each.view(-1, each.shape[-1]).view(each.shape)
+            for each in (x, memory)
+        )
+        return super().forward(x, memory, memory_keep)
 
 
 # 4.6 depth_profile
@@ -5092,6 +5822,34 @@ def patchify_detached(img, patch=16):
     return F.unfold(img.detach(), patch, stride=patch).mT
 
 
+# Shown by: an image whose channels lie last in memory.
+@_patchify(
+    "hunt: img.view where the image is channels last",
+    (
+        "You use .view on the image as a whole, which raises where it is a "
+        "transposed view, such as one loaded with its channels last. .reshape "
+        "takes every tensor."
+    ),
+)
+def patchify_view(img, patch=16):
+    _checked(img, patch)
+    flat = img.view(len(img), -1).view(img.shape)
+    return F.unfold(flat, patch, stride=patch).mT
+
+
+# Shown by: numbers that float32 cannot hold.
+@_patchify(
+    "hunt: img.float() first",
+    (
+        "You convert the pixels to float32, so float64 images lose half of "
+        "their digits even if you convert back. Patches only move numbers."
+    ),
+)
+def patchify_float32(img, patch=16):
+    _checked(img, patch)
+    return F.unfold(img.float(), patch, stride=patch).mT.to(img.dtype)
+
+
 # 4.7 ViT
 
 
@@ -5567,6 +6325,33 @@ class ViTNoisy(_ViT):
 class ViTDetached(_ViT):
     def tokens(self, img):
         return super().tokens(img.detach())
+
+
+# Shown by: train mode.
+@_vit(
+    "hunt: a dropout of 0.1 after the positions, as in the paper's code",
+    (
+        "In train mode something is dropped. This model has no dropout, in "
+        "its blocks or elsewhere."
+    ),
+)
+class ViTDrops(_ViT):
+    def tokens(self, img):
+        return F.dropout(super().tokens(img), 0.1, self.training)
+
+
+# Shown by: images whose channels lie last in memory.
+@_vit(
+    "hunt: images.view where images are channels last",
+    (
+        "You use .view on the images as a whole, which raises where they are "
+        "a transposed view, such as images loaded with their channels last. "
+        ".reshape takes every tensor."
+    ),
+)
+class ViTView(_ViT):
+    def tokens(self, img):
+        return super().tokens(img.view(len(img), -1).view(img.shape))
 
 
 # 4.8 block_backward

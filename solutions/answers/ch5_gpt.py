@@ -239,6 +239,14 @@ class GPTTiedBackwards(_GPT):
         self.tok_embed.weight = self.lm_head.weight
 
 
+@right("GPT", evidence="the head made before the embedding")
+class GPTHeadFirst(_GPT):
+    def make(self):
+        cfg = self.cfg
+        self.lm_head = nn.Linear(cfg.d_model, cfg.vocab_size, bias=False)
+        super().make()
+
+
 @right("GPT", evidence="K60 a saved mask buffer; K02 einsum; K03 heads apart")
 class GPTEinsum(_GPT):
     def make(self):
@@ -1045,6 +1053,278 @@ class GPTFloat(_GPT):
         return self.drop(scores.float().softmax(-1).to(scores.dtype))
 
 
+@_gpt(
+    "review: torch.manual_seed in the constructor",
+    "The constructor seeds (torch's generator or one of its own), so every "
+    "model starts with the same weights and nothing shows how much luck was "
+    "in a run. Draw, and leave the seed to whoever calls you.",
+)
+class GPTSeeds(_GPT):
+    def start(self):
+        torch.manual_seed(1337)
+        super().start()
+
+
+@_gpt(
+    "review: uniform of the right width",
+    "The matrices start with a uniform distribution of that width. A normal "
+    "one is due.",
+)
+class GPTUniform(_GPT):
+    def start(self):
+        super().start()
+        for name, value in self.named_parameters():
+            if value.ndim > 1:
+                width = self.std(name) * math.sqrt(3)
+                nn.init.uniform_(value, -width, width)
+
+
+@_gpt(
+    "review: trunc_normal_ with narrow bounds",
+    "Your normal distribution is cut off at a few standard deviations. The "
+    "bounds of trunc_normal_ are values, not multiples; nothing is cut here.",
+)
+class GPTTruncated(_GPT):
+    def start(self):
+        super().start()
+        for name, value in self.named_parameters():
+            if value.ndim > 1:
+                nn.init.trunc_normal_(
+                    value, 0.0, self.std(name), *(-0.06, 0.06)
+                )
+
+
+@_gpt(
+    "review: mean and std confused in nn.init.normal_",
+    "The matrices are drawn around another mean than 0: the second argument "
+    "of nn.init.normal_ is the mean, the third the standard deviation.",
+)
+class GPTMeanNotZero(_GPT):
+    def start(self):
+        super().start()
+        for name, value in self.named_parameters():
+            if value.ndim > 1:
+                nn.init.normal_(value, self.std(name), self.std(name))
+
+
+@_gpt(
+    "minGPT: dropout inside the MLP, and after it",
+    "The MLP's hidden units are dropped, too. Only what the MLP adds to the "
+    "stream is.",
+)
+class GPTHiddenDroppedToo(_GPT):
+    def feed(self, mlp, x):
+        hidden = F.gelu(mlp.fc1(x), approximate=self.form)
+        return self.drop(mlp.fc2(self.drop(hidden)))
+
+
+@_gpt(
+    "review: dropout before and inside the first block",
+    "The embeddings are dropped twice: the sum is dropped once, and nothing "
+    "before or after it.",
+)
+class GPTEmbeddingTwice(_GPT):
+    def run(self, x):
+        return super().run(self.drop(x))
+
+
+@_gpt(
+    "review: a dropout layer before the final norm",
+    "The stream is dropped once more before ln_f. Dropout stands at the four "
+    "places of the contract and nowhere else.",
+)
+class GPTStreamDropped(_GPT):
+    def final(self, x):
+        return self.ln_f(self.drop(x))
+
+
+@_gpt(
+    "vision transformers: drop path",
+    "A whole branch is dropped at once, for a token or for a text. Dropout "
+    "acts on each number by itself.",
+)
+class GPTDropPath(_GPT):
+    def feed(self, mlp, x):
+        added = mlp.fc2(F.gelu(mlp.fc1(x), approximate=self.form))
+        return added * self.drop(torch.ones_like(added[:, :1, :1]))
+
+
+@_gpt(
+    "review: dropout by a random mask",
+    "What is kept is not divided by 1 − p, so a branch is smaller in training "
+    "than in use. nn.Dropout does both.",
+)
+class GPTDropoutUnscaled(_GPT):
+    def drop(self, x):
+        if not self.training:
+            return x
+        return x * (torch.rand_like(x) >= self.cfg.dropout)
+
+
+@_gpt(
+    "review: dropout before the softmax",
+    "You drop scores before the softmax: a score of 0 is no weight of 0. Drop "
+    "the weights.",
+)
+class GPTScoresDropped(_GPT):
+    def weights(self, scores):
+        return self.drop(scores).softmax(-1)
+
+
+@_gpt(
+    "review: the values dropped in the place of the weights",
+    "You drop single numbers of the values. It is the attention weights that "
+    "are dropped, so that a token is seen whole or not at all.",
+)
+class GPTValuesDropped(_GPT):
+    def split(self, qkv):
+        q, k, v = super().split(qkv)
+        return q, k, self.drop(v)
+
+    def weights(self, scores):
+        return scores.softmax(-1)
+
+
+@_gpt(
+    "review: a mask made at the first call",
+    "The mask is made for the first text and kept, so a longer text after a "
+    "short one fails. Make it as large as the context, or anew each time.",
+)
+class GPTMaskOfFirstCall(_GPT):
+    mask = None
+
+    def keep(self, T):
+        if self.mask is None:
+            self.mask = super().keep(T)
+        return self.mask[:T, :T]
+
+
+@_gpt(
+    "review: transformers' name of the argument",
+    "forward has no argument targets: transformers calls it labels, this "
+    "course does not.",
+)
+class GPTLabels(_GPT):
+    def forward(self, ids, labels=None):
+        return super().forward(ids, labels)
+
+
+@_gpt(
+    "nanoGPT: ignore_index=-1",
+    "Your loss ignores another number than −100, nanoGPT's −1 for instance.",
+)
+class GPTIgnoresMinusOne(_GPT):
+    def loss(self, logits, targets):
+        return F.cross_entropy(
+            logits[:, :-1].flatten(0, 1),
+            targets[:, 1:].flatten(),
+            ignore_index=-1,
+        )
+
+
+@_gpt(
+    "review: clamped for gather, and then counted",
+    "Targets of −100 are counted as token 0. They do not count at all.",
+)
+class GPTClampsTargets(_GPT):
+    def loss(self, logits, targets):
+        return super().loss(logits, targets.clamp(min=0))
+
+
+@_gpt(
+    "review: the mean of the texts' means",
+    "You average over each text and then over the texts. Every target counts "
+    "alike, in whatever text it stands.",
+)
+class GPTMeanOfMeans(_GPT):
+    def loss(self, logits, targets):
+        pairs = zip(logits, targets, strict=True)
+        each = [F.cross_entropy(one[:-1], after[1:]) for one, after in pairs]
+        return torch.stack(each).mean()
+
+
+@_gpt(
+    "review: one of the two uses detached",
+    "The embedding gets a gradient from one of its two uses only: the head "
+    "sees a detached copy.",
+)
+class GPTHeadDetached(_GPT):
+    def head(self, x):
+        return F.linear(x, self.tok_embed.weight.detach())
+
+
+@_gpt(
+    "review: positions through .data",
+    "The position table gets no gradient: through .data (or with "
+    "requires_grad off) it is never trained.",
+)
+class GPTPositionsCut(_GPT):
+    def embed(self, ids):
+        table = self.pos_embed.weight.data
+        return self.drop(self.tok_embed(ids) + table[: ids.shape[1]])
+
+
+@_gpt(
+    "review: gradients in train mode only",
+    "There are no gradients in eval mode: no_grad is the business of whoever "
+    "calls the model, not of its mode.",
+)
+class GPTNoGradInEval(_GPT):
+    def forward(self, ids, targets=None):
+        with torch.set_grad_enabled(self.training):
+            return super().forward(ids, targets)
+
+
+@_gpt(
+    "review: padding_idx=0",
+    "Token 0 is taken for padding and never trained (padding_idx=0). It is a "
+    "token like all others.",
+)
+class GPTPadding(_GPT):
+    def make(self):
+        super().make()
+        cfg = self.cfg
+        self.tok_embed = nn.Embedding(
+            cfg.vocab_size, cfg.d_model, padding_idx=0
+        )
+
+
+@_gpt(
+    "review: a float32 mask that is added",
+    "A half-precision model stops: a mask or a table of float32 turns what it "
+    "meets into float32. Make it in the dtype of what it meets, or use "
+    "booleans.",
+)
+class GPTFloatMask(_GPT):
+    def attend(self, attn, x):
+        q, k, v = self.split(attn.qkv_proj(x))
+        T = x.shape[1]
+        hidden = torch.full((T, T), -math.inf).triu(1)
+        weights = self.weights(self.scale(q) * (q @ k.mT) + hidden)
+        return self.drop(attn.out_proj(self.merge(weights @ v)))
+
+
+@_gpt(
+    "nanochat: logits in float32",
+    "A half-precision model returns float32. Logits and loss have the "
+    "weights' dtype here.",
+)
+class GPTWideLogits(_GPT):
+    def head(self, x):
+        logits = super().head(x)
+        return logits.to(torch.promote_types(logits.dtype, torch.float32))
+
+
+@_gpt(
+    "nanoGPT: assert",
+    "Too long a text is another exception than a ValueError, such as that of "
+    "an assert, which python -O leaves out.",
+)
+class GPTAsserts(_GPT):
+    def check(self, T):
+        assert T <= self.cfg.context_length, "too many tokens"
+
+
 # 5.2 lm_loss
 
 
@@ -1288,6 +1568,40 @@ def lm_loss_float(logits, ids, ignore_index=-100):
     return lm_loss_transposed(logits.float(), ids, ignore_index).to(
         logits.dtype
     )
+
+
+@_loss(
+    "review: the normaliser detached",
+    "Part of the gradient is missing: what the softmax divides by depends on "
+    "the logits, too. Detach nothing.",
+)
+def lm_loss_cut_normaliser(logits, ids, ignore_index=-100):
+    x, after = logits[:, :-1], ids[:, 1:]
+    counts = after != ignore_index
+    whole = x.detach().logsumexp(-1)
+    places = after.masked_fill(~counts, 0).unsqueeze(-1)
+    return (whole - x.gather(-1, places)[..., 0])[counts].mean()
+
+
+@_loss(
+    "review: all after the first ignored target dropped",
+    "The first ignored target of a text ends the count. Those after it count "
+    "again.",
+)
+def lm_loss_stops_at_ignored(logits, ids, ignore_index=-100):
+    after = ids[:, 1:]
+    counts = (after != ignore_index).long().cumprod(1).bool()
+    return F.cross_entropy(logits[:, :-1][counts], after[counts])
+
+
+@_loss(
+    "review: -100 written into ids",
+    "You write into ids, which belong to the caller. Copy them first.",
+)
+def lm_loss_writes_ids(logits, ids, ignore_index=-100):
+    after = ids[:, 1:]
+    after[after == ignore_index] = -100
+    return _mean(logits[:, :-1], after, -100)
 
 
 # 5.3 init_weights
@@ -1632,6 +1946,126 @@ def init_replaces(model, n_layers, std=0.02):
     _fill(model, std, _right_rule(n_layers))
 
 
+@_start(
+    "review: a private generator with a fixed seed",
+    "The same values come back at every call: a generator of your own, or a "
+    "state that is restored, is a seed, too. Draw from torch's global state.",
+)
+def init_own_generator(model, n_layers, std=0.02):
+    with torch.random.fork_rng(devices=[]):
+        _fill(model, std, _right_rule(n_layers))
+
+
+@_start(
+    "review: trunc_normal_ at three standard deviations",
+    "Your normal distribution is cut off. The contract asks for a full one.",
+)
+def init_cut_off(model, n_layers, std=0.02):
+    A = 3.0
+
+    def rule(name, value, std):
+        _right_rule(n_layers)(name, value, std)
+        if value.ndim > 1:
+            size = std
+            if name.endswith(("out_proj.weight", "fc2.weight")):
+                size = std / math.sqrt(2 * n_layers)
+            nn.init.trunc_normal_(value, 0.0, size, -A * size, A * size)
+
+    _fill(model, std, rule)
+
+
+@_start(
+    "review: mean and std confused in nn.init.normal_",
+    "The values are drawn around another mean than 0: the second argument of "
+    "nn.init.normal_ is the mean, the third the standard deviation.",
+)
+def init_mean_not_zero(model, n_layers, std=0.02):
+    def rule(name, value, std):
+        _right_rule(n_layers)(name, value, std)
+        if value.ndim > 1:
+            value += value.std()
+
+    _fill(model, std, rule)
+
+
+@_start(
+    "review: what was there is rescaled",
+    "You rescale the values that were there. Draw new ones: nobody knows how "
+    "those were distributed.",
+)
+def init_rescales(model, n_layers, std=0.02):
+    def rule(name, value, std):
+        old = value.clone()
+        _right_rule(n_layers)(name, value, std)
+        if value.ndim > 1:
+            value.copy_((old - old.mean()) / old.std() * value.std())
+
+    _fill(model, std, rule)
+
+
+@_start(
+    "review: names before dimensions",
+    "A matrix whose name ends in bias is set to 0. Dimensions come first: "
+    "whatever has two or more is drawn.",
+)
+def init_bias_first(model, n_layers, std=0.02):
+    def rule(name, value, std):
+        if name.endswith("bias"):
+            value.zero_()
+        else:
+            _right_rule(n_layers)(name, value, std)
+
+    _fill(model, std, rule)
+
+
+@_start(
+    "review: bias anywhere in the name",
+    "A gain with bias somewhere in its name is set to 0. The name of a bias "
+    "ends so.",
+)
+def init_bias_anywhere(model, n_layers, std=0.02):
+    def rule(name, value, std):
+        if value.ndim < 2 and "bias" in name:
+            value.zero_()
+        else:
+            _right_rule(n_layers)(name, value, std)
+
+    _fill(model, std, rule)
+
+
+@_start(
+    "review: matrices of two or three dimensions only",
+    "Tensors with four dimensions, such as those of Conv2d, stay as they "
+    "were. Two or more are meant.",
+)
+def init_three_dimensions(model, n_layers, std=0.02):
+    def rule(name, value, std):
+        if value.ndim < 4:
+            _right_rule(n_layers)(name, value, std)
+
+    _fill(model, std, rule)
+
+
+@_start(
+    "review: state_dict for named_parameters",
+    "You go through state_dict(), which holds buffers, too: a mask is now "
+    "noise. Only parameters are filled.",
+)
+def init_fills_buffers(model, n_layers, std=0.02):
+    for name, value in model.state_dict().items():
+        _right_rule(n_layers)(name, value, std)
+
+
+@_start(
+    "review: model.eval() or model.train() on the way",
+    "The model is in another mode, train or eval, than before. Leave it as "
+    "it was.",
+)
+def init_leaves_eval(model, n_layers, std=0.02):
+    model.eval()
+    _fill(model, std, _right_rule(n_layers))
+
+
 # 5.4 tie_weights
 
 
@@ -1747,6 +2181,16 @@ def tie_new_head(model):
 )
 def tie_frozen(model):
     model.lm_head.weight = model.tok_embed.weight.requires_grad_(False)
+
+
+@_tie(
+    "review: model.eval() or model.train() on the way",
+    "The model is in another mode, train or eval, than before. Leave it as "
+    "it was.",
+)
+def tie_leaves_eval(model):
+    model.eval()
+    model.lm_head.weight = model.tok_embed.weight
 
 
 # 5.5 filter_logits
@@ -2248,6 +2692,64 @@ class filter_half(_Filter):
         return self.steps(logits, *args)
 
 
+@_filtered(
+    "review: elif between the filters",
+    "min_p is not used where top_p is given. All filters that are given act, "
+    "one after the other: if, not elif.",
+)
+class filter_min_p_or_top_p(_Filter):
+    def steps(self, x, temperature, k, p, share):
+        share = share if p is None else None
+        return super().steps(x, temperature, k, p, share)
+
+
+@_filtered(
+    "review: elif between the filters",
+    "min_p is not used where top_k is given. All filters that are given act, "
+    "one after the other: if, not elif.",
+)
+class filter_min_p_or_top_k(_Filter):
+    def steps(self, x, temperature, k, p, share):
+        share = share if k is None else None
+        return super().steps(x, temperature, k, p, share)
+
+
+@_filtered(
+    "review: half precision inside, the right dtype outside",
+    "Half-precision logits are computed in half precision, where a "
+    "probability near the border falls on the wrong side. Compute in float32 "
+    "and convert the result.",
+)
+class filter_half_inside(_Filter):
+    def wide(self, x):
+        return x
+
+
+@_filtered(
+    "review: only float16 is known",
+    "bfloat16 logits are computed in bfloat16. All half-precision logits are "
+    "computed in float32.",
+)
+class filter_knows_float16(_Filter):
+    def wide(self, x):
+        return x.float() if x.dtype == torch.float16 else x
+
+
+@_filtered(
+    "review: drop[:, 0] for drop[..., 0]",
+    "The guard that spares the first token is right for two axes only: with "
+    "three, drop[:, 0] is a row. Write drop[..., 0].",
+)
+class filter_two_axes(_Filter):
+    def dropped(self, mass, probs, p):
+        drop = mass - probs >= p
+        if drop.ndim > 1:
+            drop[:, 0] = False
+        else:
+            drop[0] = False
+        return drop
+
+
 # 5.6 generate
 
 
@@ -2644,6 +3146,88 @@ class generate_grad_left_off(_Writer):
         model.train(was)
 
 
+@_written(
+    "review: a copy of the generator",
+    "You draw from a copy of the generator (or put its state back), so two "
+    "calls with one generator write the same text. Pass it on as it is.",
+)
+class generate_copies_generator(_Writer):
+    def __call__(self, model, ids, max_new_tokens, *, generator=None, **kw):
+        if generator is not None:
+            state = generator.get_state()
+            generator = torch.Generator()
+            generator.set_state(state)
+        return super().__call__(
+            model, ids, max_new_tokens, generator=generator, **kw
+        )
+
+
+@_written(
+    "review: the generator's first seed",
+    "You go back to the seed with which the generator began. Its state says "
+    "where it stands: pass it on as it is.",
+)
+class generate_starts_generator_anew(_Writer):
+    def __call__(self, model, ids, max_new_tokens, *, generator=None, **kw):
+        if generator is not None:
+            seed = generator.initial_seed()
+            generator = torch.Generator().manual_seed(seed)
+        return super().__call__(
+            model, ids, max_new_tokens, generator=generator, **kw
+        )
+
+
+@_written(
+    "review: a generator of its own where none is given",
+    "Without a generator you make one, or draw with another library, so that "
+    "torch's global state has no say. Hand None on to multinomial.",
+)
+class generate_own_generator(_Writer):
+    def __call__(self, model, ids, max_new_tokens, *, generator=None, **kw):
+        if generator is None:
+            generator = torch.Generator()
+            generator.seed()
+        return super().__call__(
+            model, ids, max_new_tokens, generator=generator, **kw
+        )
+
+
+@_written(
+    "review: a token that ends the text",
+    "The text ends at a token that you take for its end. Here "
+    "max_new_tokens come, whichever they are.",
+)
+class generate_ends_early(_Writer):
+    def __call__(self, model, ids, max_new_tokens, *, generator=None, **kw):
+        start = ids.shape[1]
+        for _ in range(max_new_tokens):
+            ids = super().__call__(model, ids, 1, generator=generator, **kw)
+            if (ids[:, start:] == 0).any(dim=1).all() and len(ids) == 1:
+                break
+        return ids
+
+
+@_written(
+    "nanoGPT's sample.py: temperature 0.8",
+    "Where no temperature is given you take another than 1 (or a top_k of "
+    "your own). Hand on the keyword arguments as they come.",
+)
+class generate_cooler(_Writer):
+    def probs(self, logits, kw):
+        return super().probs(logits, {"temperature": 0.8} | kw)
+
+
+@_written(
+    "review: requires_grad off in the place of no_grad",
+    "The model's parameters are not trained any more: you switched their "
+    "requires_grad off. torch.no_grad() is enough.",
+)
+class generate_freezes(_Writer):
+    def __call__(self, model, ids, max_new_tokens, **kw):
+        model.requires_grad_(False)
+        return super().__call__(model, ids, max_new_tokens, **kw)
+
+
 # 5.7 lr_at, param_groups
 
 
@@ -2892,6 +3476,48 @@ class rate_upside_down(_Rate):
         return (1 - math.cos(math.pi * share)) / 2
 
 
+@_rate(
+    "review: max(min_lr, …) in the warm-up",
+    "Your warm-up starts at min_lr. It is max_lr · (step + 1) / warmup, which "
+    "may be below min_lr.",
+)
+class rate_floor(_Rate):
+    def __call__(self, step, max_lr, min_lr, warmup, total):
+        rate = super().__call__(step, max_lr, min_lr, warmup, total)
+        return max(min_lr, rate)
+
+
+@_rate(
+    "review: the warm-up from min_lr to max_lr",
+    "Your warm-up rises from min_lr. It rises from 0: max_lr · (step + 1) / "
+    "warmup.",
+)
+class rate_from_min(_Rate):
+    def __call__(self, step, max_lr, min_lr, warmup, total):
+        if step < warmup:
+            return min_lr + (max_lr - min_lr) * (step + 1) / warmup
+        return super().__call__(step, max_lr, min_lr, warmup, total)
+
+
+@_rate(
+    "review: min_lr or max_lr / 10",
+    "A min_lr of 0 is taken for none, and the end is another rate. 0 is a "
+    "number like any other.",
+)
+class rate_zero_is_none(_Rate):
+    def end(self, high, low):
+        return low or high / 10
+
+
+@_rate(
+    "review: warmup > 1",
+    "A warm-up of one step is left out. Step 0 is then max_lr · 1 / 1.",
+)
+class rate_skips_short_warmup(_Rate):
+    def warms(self, step, warmup):
+        return step < warmup and warmup > 1
+
+
 def _split(model, wd, decays, names=None):
     trained = [
         (name, p) for name, p in model.named_parameters() if p.requires_grad
@@ -3081,6 +3707,27 @@ def groups_frozen_too(model, wd):
 )
 def groups_fixed_decay(model, wd):
     return _split(model, 0.1, lambda n, p: p.ndim > 1)
+
+
+@_group(
+    "review: sets of parameters",
+    "params is a set. A set has no order, so that torch.optim refuses it: a "
+    "saved state could not be matched again.",
+)
+def groups_sets(model, wd):
+    return [
+        {**group, "params": set(group["params"])}
+        for group in groups_rest_first(model, wd)
+    ]
+
+
+@_group(
+    "review: two or three dimensions",
+    "Tensors with four dimensions, such as those of Conv2d, do not decay. Two "
+    "or more are meant.",
+)
+def groups_three_dimensions(model, wd):
+    return _split(model, wd, lambda n, p: p.ndim in (2, 3))
 
 
 # 5.9 beam_search
@@ -3427,6 +4074,37 @@ class beam_last_id_only(_Beam):
 class beam_returns_longest(_Beam):
     def best(self, beam, eos):
         return max(beam, key=lambda one: (len(one[1]), one[0]))[1]
+
+
+@_beam(
+    "review: a tensor comes back",
+    "A tensor comes back, or tensors in a list. A list of Python numbers is "
+    "due: .tolist() makes one.",
+)
+class beam_returns_tensor(_Beam):
+    def result(self, ids, eos):
+        return torch.tensor(ids)
+
+
+@_beam(
+    "review: logp_fn gets a tensor",
+    "logp_fn gets a tensor. It takes a list of Python numbers, and looks them "
+    "up in a dict perhaps.",
+)
+class beam_asks_with_tensors(_Beam):
+    def ask(self, logp_fn, ids):
+        return logp_fn(torch.tensor(ids)).tolist()
+
+
+@_beam(
+    "review: k cut down to V",
+    "You keep at most V hypotheses. That is right for the first round only: "
+    "later there are more continuations than tokens.",
+)
+class beam_at_most_vocabulary(_Beam):
+    def __call__(self, logp_fn, bos, eos, k, max_len):
+        k = min(k, len(logp_fn([bos])))
+        return super().__call__(logp_fn, bos, eos, k, max_len)
 
 
 # 5.8 train
@@ -4221,6 +4899,94 @@ class train_leaves_train_mode(_Trainer):
         pass
 
 
+@_trained(
+    "review: the warm-up left out",
+    "There is no warm-up: cfg.warmup has no effect on the rates.",
+)
+class train_no_warmup(_Trainer):
+    def rates(self, cfg):
+        cold = copy.copy(cfg)
+        cold.warmup = 0
+        return list(_rates(cold))
+
+
+@_trained(
+    "review: eps forgotten",
+    "AdamW gets cfg.betas and not cfg.eps.",
+)
+class train_default_eps(_Trainer):
+    def adam(self, groups, cfg):
+        return torch.optim.AdamW(groups, betas=tuple(cfg.betas))
+
+
+@_trained(
+    "review: an optimiser for each update",
+    "AdamW is made anew for every update and forgets its averages. Make it "
+    "once.",
+)
+class train_forgets_moments(_Trainer):
+    def update(self, run, batch, cfg, optimizer, model, rate):
+        if not cfg.make_optimizer:
+            optimizer = self.adam(self.groups(model, cfg), cfg)
+        return super().update(run, batch, cfg, optimizer, model, rate)
+
+
+@_trained(
+    "review: the model converted in the place of autocast",
+    "With amp=True you convert the model's parameters. autocast converts on "
+    "the way, and the parameters keep their precision for small updates.",
+)
+class train_converts_model(_Trainer):
+    def __call__(self, model, data, cfg):
+        model.bfloat16() if cfg.amp else None
+        return super().__call__(model, data, cfg)
+
+
+@_trained(
+    "review: what is left over goes to the last part",
+    "Your last part takes what is left over and has too many rows. A part has "
+    "⌈batch_size / accum_steps⌉ at most, for the sake of memory.",
+)
+class train_big_last_part(_Trainer):
+    def parts(self, batch, cfg):
+        size = len(batch) // cfg.accum_steps
+        ends = [size * i for i in range(1, cfg.accum_steps)]
+        return batch.tensor_split(ends)
+
+
+@_trained(
+    "review: the attribute training is set",
+    "You set model.training, which reaches the outermost module only: dropout "
+    "inside stays off. model.train() reaches all.",
+)
+class train_outermost_mode(_Trainer):
+    def enter(self, model):
+        model.training = True
+
+
+@_trained(
+    "review: the model is left frozen",
+    "The model's parameters are not trained any more afterwards: leave "
+    "requires_grad as it was.",
+)
+class train_freezes(_Trainer):
+    def leave(self, model, was):
+        super().leave(model, was)
+        model.requires_grad_(False)
+
+
+@_trained(
+    "review: cfg changed",
+    "You change cfg, which belongs to the caller: the next run with it would "
+    "be another one.",
+)
+class train_changes_config(_Trainer):
+    def __call__(self, model, data, cfg):
+        losses = super().__call__(model, data, cfg)
+        cfg.steps = 0
+        return losses
+
+
 # 5.10 load_gpt2
 
 TO_HF = {
@@ -4295,7 +5061,7 @@ def load_renamed(model, hf_state_dict):
     own, made = model.state_dict(), {}
     for key, value in hf_state_dict.items():
         name = re.sub(r"^transformer\.", "", key)
-        if re.search(r"\.attn\.(masked_)?bias$", name) or "lm_head" in name:
+        if re.search(r"\.attn\.(masked_)?bias$|^lm_head\.weight$", name):
             continue
         if re.search(r"\.c_\w+\.weight$", name):
             value = value.transpose(0, 1)
@@ -4660,6 +5426,64 @@ class load_norms_swapped(_Loader):
         return ".".join(
             swap.get(part, TO_HF.get(part, part)) for part in name.split(".")
         )
+
+
+@_loaded(
+    "review: model.eval() at the end, as from_pretrained does",
+    "The model is in another mode, train or eval, than before. Leave it as "
+    "it was.",
+)
+class load_leaves_eval(_Loader):
+    def __call__(self, model, source):
+        super().__call__(model, source)
+        model.eval()
+
+
+@_loaded(
+    "review: the first name decides about the prefix",
+    "You read off the prefix from the first name, which may be "
+    "lm_head.weight: that one never has it. Names come in any order.",
+)
+class load_asks_first_name(_Loader):
+    def state(self, source):
+        prefix = next(iter(source)).startswith("transformer.")
+        return {
+            key.removeprefix("transformer.") if prefix else key: value
+            for key, value in source.items()
+            if not self.skipped(key)
+        }
+
+
+@_loaded(
+    "review: our name in the message",
+    "The KeyError of a missing name says it in the model's language. Say it "
+    "in the dict's, or nobody finds it there.",
+)
+class load_says_our_name(_Loader):
+    def missing(self, key):
+        ours = {theirs: name for name, theirs in TO_HF.items()}
+        parts = [ours.get(part, part) for part in key.split(".")]
+        raise KeyError(".".join(parts))
+
+
+@_loaded(
+    "review: all of the head skipped",
+    "You skip every name with lm_head. Only lm_head.weight is the embedding; "
+    "a bias there has no place.",
+)
+class load_skips_head_names(_Loader):
+    def skipped(self, key):
+        return super().skipped(key) or key.startswith("lm_head.")
+
+
+@_loaded(
+    "review: a detour through float32",
+    "The values go through float32 on their way and lose digits. Copy them "
+    "as they are: copy_ converts to the parameter's dtype by itself.",
+)
+class load_through_float32(_Loader):
+    def fill(self, parameter, value):
+        super().fill(parameter, value.float())
 
 
 LEFT_OUT = {

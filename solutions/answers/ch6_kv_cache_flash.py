@@ -193,6 +193,24 @@ def kv_cache_bytes_heads_twice(L, G, Dh, T, batch=1, dtype_size=2):
     return _bytes(L, G * G, Dh, T, batch, dtype_size)
 
 
+@_bytes_wrong(
+    "precision: float32",
+    "You compute in float32, which holds seven digits. Caches have more "
+    "bytes than that: use Python's integers.",
+)
+def kv_cache_bytes_single(L, G, Dh, T, batch=1, dtype_size=2):
+    sizes = 2, L, G, Dh, T, batch, dtype_size
+    return float(np.prod(np.array(sizes, dtype=np.float32)))
+
+
+@_bytes_wrong(
+    "default of batch; plausible",
+    "By default you count two sequences. The default of batch is 1.",
+)
+def kv_cache_bytes_two_sequences(L, G, Dh, T, batch=2, dtype_size=2):
+    return _bytes(L, G, Dh, T, batch, dtype_size)
+
+
 # 6.2 decode_cost
 
 
@@ -371,6 +389,47 @@ def decode_cost_other_keys(N):
     return {key.replace("_no_cache", "_naive"): counts[key] for key in counts}
 
 
+@_decode_wrong(
+    "precision: float32",
+    "You add up in float32, which holds seven digits, and the sums have "
+    "more: use integers or float64.",
+)
+def decode_cost_single(N):
+    n = torch.arange(1, N + 1, dtype=torch.float32)
+    return _decode(N, pairs_no_cache=(n * (n + 1) / 2).sum().item())
+
+
+@_decode_wrong(
+    "no dict; common",
+    "You return the four numbers without their names. A dict with the keys "
+    "of the contract is due.",
+)
+def decode_cost_numbers(N):
+    return tuple(_decode(N).values())
+
+
+@_decode_wrong(
+    "recursion; plausible",
+    "You call yourself once a step, and Python stops at a depth of about "
+    "1,000. Use a loop, sum or a closed form.",
+)
+def decode_cost_recursive(N):
+    def triangle(n):
+        return n + triangle(n - 1) if n else 0
+
+    return _decode(N, forwards_no_cache=triangle(N))
+
+
+@_decode_wrong(
+    "operator precedence; plausible",
+    "You divide before you multiply: N // 2 drops the half of an odd N. "
+    "N·(N + 1) is even, so divide the product.",
+)
+def decode_cost_halved_first(N):
+    half = N // 2 * (N + 1)
+    return _decode(N, forwards_no_cache=half, pairs_cache=half)
+
+
 # 6.2 hbm_accesses
 
 
@@ -475,6 +534,24 @@ def hbm_accesses_swapped(N, d, M):
 )
 def hbm_accesses_constants(N, d, M):
     return _hbm(N, d, M, standard=4 * N * d + 4 * N * N)
+
+
+@_hbm_wrong(
+    "limited; plausible",
+    "flash is limited to standard. With little fast memory the formula "
+    "gives more: return it as it stands.",
+)
+def hbm_accesses_limited(N, d, M):
+    return _hbm(N, d, M, flash=min(N * N * d * d / M, N * d + N * N))
+
+
+@_hbm_wrong(
+    "whole tiles; plausible",
+    "You count whole tiles, rounded up. The formula is asked for as it "
+    "stands, without rounding.",
+)
+def hbm_accesses_whole_tiles(N, d, M):
+    return _hbm(N, d, M, flash=math.ceil(N * d / M) * N * d)
 
 
 # 6.3 KVCache
@@ -791,9 +868,9 @@ class KVCacheResized(_KV):
     "reset leaves something behind: after it, old tokens still come back.",
 )
 class KVCacheNoReset(_KV):
-    def __init__(self, n_layers, *sizes):
+    def __init__(self, n_layers, *sizes, **named):
         self.pairs = [None] * n_layers
-        super().__init__(n_layers, *sizes)
+        super().__init__(n_layers, *sizes, **named)
 
     def reset(self):
         pass
@@ -805,9 +882,9 @@ class KVCacheNoReset(_KV):
     "where the old ones ended, behind a row of zeros.",
 )
 class KVCacheCounterLeft(_Buffered):
-    def __init__(self, n_layers, *sizes):
+    def __init__(self, n_layers, *sizes, **named):
         self.counts = [0] * n_layers
-        super().__init__(n_layers, *sizes)
+        super().__init__(n_layers, *sizes, **named)
 
     def reset(self):
         self.buffers = [None] * self.n_layers
@@ -818,9 +895,9 @@ class KVCacheCounterLeft(_Buffered):
     "reset empties one layer only. Go over all of them.",
 )
 class KVCacheResetsFirst(_KV):
-    def __init__(self, n_layers, *sizes):
+    def __init__(self, n_layers, *sizes, **named):
         self.pairs = [None] * n_layers
-        super().__init__(n_layers, *sizes)
+        super().__init__(n_layers, *sizes, **named)
 
     def reset(self):
         self.pairs[0] = None
@@ -832,9 +909,9 @@ class KVCacheResetsFirst(_KV):
     "new tokens are converted. Give up the buffers at reset.",
 )
 class KVCacheDtypeLeft(_Buffered):
-    def __init__(self, n_layers, *sizes):
+    def __init__(self, n_layers, *sizes, **named):
         self.buffers = [None] * n_layers
-        super().__init__(n_layers, *sizes)
+        super().__init__(n_layers, *sizes, **named)
 
     def reset(self):
         self.counts = [0] * self.n_layers
@@ -1126,6 +1203,59 @@ class KVCacheOfClass(_KV):
     @property
     def pairs(self):
         return KVCacheOfClass.store
+
+
+@_kv_wrong(
+    "what a refused call decides; plausible",
+    "A call that is refused has decided the dtype already: the buffer is "
+    "made before the size is checked. Check first.",
+)
+class KVCacheRefusedDtype(_Buffered):
+    def update(self, layer, k, v):
+        self.room(layer, k)
+        return super().update(layer, k, v)
+
+
+@_kv_wrong(
+    "precision: float32 inside",
+    "What is kept is float32, and comes back in k's dtype without its last "
+    "digits. Keep k's dtype.",
+)
+class KVCacheRounded(_KV):
+    def take(self, x):
+        return x.float().to(x.dtype)
+
+
+@_kv_wrong(
+    "half precision widened",
+    "Half-precision keys come back in float32. What is stored is not "
+    "computed with: keep k's dtype.",
+)
+class KVCacheWidened(_KV):
+    def take(self, x):
+        return x.float() if x.dtype == torch.float16 else x.clone()
+
+
+@_kv_wrong(
+    "names of other libraries",
+    "The constructor's parameters have other names than in the task, and "
+    "the caller may use those: n_layers, B, n_kv_heads, max_len, d_head.",
+)
+class KVCacheOtherNames(_KV):
+    def __init__(self, layers, batch_size, num_heads, max_seq_len, head_dim):
+        super().__init__(layers, batch_size, num_heads, max_seq_len, head_dim)
+
+
+@_kv_wrong(
+    "torch.inference_mode; plausible",
+    "update runs in torch.inference_mode, so its results are tensors that "
+    "nobody may write into. The caller may: no_grad does not have that "
+    "effect.",
+)
+class KVCacheInference(_KV):
+    @torch.inference_mode()
+    def update(self, layer, k, v):
+        return super().update(layer, k, v)
 
 
 # 6.4 CachedGPT
@@ -1701,6 +1831,78 @@ class CachedGPTView(_Cached):
 class CachedGPTUnscaled(_Cached):
     def attend(self, q, k, v):
         return super().attend(q * math.sqrt(q.shape[-1]), k, v)
+
+
+@_cached_wrong(
+    "arguments in place",
+    "ids are changed. The caller still needs them.",
+)
+class CachedGPTChangesIds(_Cached):
+    def forward(self, ids, cache=None):
+        logits = super().forward(ids, cache)
+        ids.zero_()
+        return logits
+
+
+@_cached_wrong(
+    "[block] * n; common",
+    "All layers are one and the same: a list multiplied by n_layers repeats "
+    "one object. Make a block for each layer.",
+)
+class CachedGPTSharedBlocks(_Cached):
+    def __init__(self, cfg):
+        super().__init__(cfg)
+        self.blocks = nn.ModuleList([self.blocks[0]] * cfg.n_layers)
+
+
+@_cached_wrong(
+    "batch and heads in one axis; plausible",
+    "Batch and heads are one axis of what the cache is given. The cache is "
+    "made for (B, H, T, Dh).",
+)
+class CachedGPTMergedHeads(_Cached):
+    def remembered(self, cache, layer, k, v):
+        if cache is None:
+            return k, v
+        kept = cache.update(layer, *(x.flatten(0, 1)[None] for x in (k, v)))
+        return [x[0].unflatten(0, k.shape[:2]) for x in kept]
+
+
+@_cached_wrong(
+    "a chunk as many calls; plausible",
+    "A chunk is pushed through token by token, so each layer is updated "
+    "once a token. The chunk is one call: all of its tokens at once.",
+)
+class CachedGPTTokenByToken(_Cached):
+    def run(self, x, cache):
+        if cache is None:
+            return super().run(x, None)
+        step = super().run
+        steps = [step(part, cache) for part in x.split(1, dim=1)]
+        return torch.cat(steps, dim=1)
+
+
+@_cached_wrong(
+    "norm's eps; common",
+    "The norms have another eps than 1e-5, the default of nn.LayerNorm.",
+)
+class CachedGPTOtherEps(_Cached):
+    def __init__(self, cfg):
+        super().__init__(cfg)
+        for module in self.modules():
+            if isinstance(module, nn.LayerNorm):
+                module.eps = 1e-6
+
+
+@_cached_wrong(
+    "GPT-NeoX's layout",
+    "The rows of qkv_proj are taken head by head, q, k and v of the first "
+    "head, then of the second. Here all of q comes first, then k, then v.",
+)
+class CachedGPTHeadByHead(_Cached):
+    def split(self, qkv):
+        heads = qkv.unflatten(-1, (self.cfg.n_heads, 3, -1))
+        return heads.permute(3, 0, 2, 1, 4)
 
 
 # 6.5 sliding_window_mask
@@ -2319,6 +2521,72 @@ class RollingCacheKeepsGiven(_Rolling):
         return x if x.shape[2] <= self.window else super().kept(x)
 
 
+@_rolling_wrong(
+    "M153 one counter; a ring",
+    "The ring's place is computed from length, which all layers share. A "
+    "layer that is ahead of the others overwrites what it needs: count for "
+    "each layer.",
+)
+class RollingCacheCommonPlace(RollingCacheRing):
+    def update(self, layer, k, v):
+        own, self.seen[layer] = self.seen[layer], min(self.seen)
+        result = super().update(layer, k, v)
+        self.seen[layer] = own + k.shape[2]
+        return result
+
+
+@_rolling_wrong(
+    "cut now and then; plausible",
+    "Tokens are dropped only when twice the window are there, so that more "
+    "than window are kept. Cut after each call.",
+)
+class RollingCacheCutLate(_Rolling):
+    def kept(self, x):
+        late = x.shape[2] >= 2 * self.window
+        return super().kept(x) if late else x.clone()
+
+
+@_rolling_wrong(
+    "precision: float32 inside",
+    "What is kept is float32, and comes back in k's dtype without its last "
+    "digits. Keep k's dtype.",
+)
+class RollingCacheRounded(_Rolling):
+    def take(self, x):
+        return x.float().to(x.dtype)
+
+
+@_rolling_wrong(
+    "half precision widened",
+    "Half-precision keys come back in float32. Keep k's dtype.",
+)
+class RollingCacheWidened(_Rolling):
+    def take(self, x):
+        return x.float() if x.dtype == torch.float16 else x.clone()
+
+
+@_rolling_wrong(
+    "collections.deque(maxlen=window); common",
+    "A deque of `window` tokens drops the oldest ones before the new chunk "
+    "is returned. Its first query still needs window − 1 of them: return "
+    "first, then drop.",
+)
+class RollingCacheDeque(_Rolling):
+    def reset(self):
+        super().reset()
+        new = functools.partial(collections.deque, maxlen=self.window)
+        self.tokens = [new() for _ in range(self.n_layers)]
+
+    stored = property(lambda self: min(map(len, self.tokens)))
+
+    def update(self, layer, k, v):
+        pairs = zip(k.unbind(2), v.unbind(2), strict=True)
+        self.tokens[layer].extend((a.clone(), b.clone()) for a, b in pairs)
+        self.seen[layer] += k.shape[2]
+        keys, values = zip(*self.tokens[layer], strict=True)
+        return torch.stack(keys, 2), torch.stack(values, 2)
+
+
 # 6.6 PagedKVCache
 
 
@@ -2583,8 +2851,8 @@ class PagedKVCacheBothCopy(_Paged):
     "a sequence that is alone with it.",
 )
 class PagedKVCacheMarked(_Paged):
-    def __init__(self, *sizes):
-        super().__init__(*sizes)
+    def __init__(self, *sizes, **named):
+        super().__init__(*sizes, **named)
         self.marked = set()
 
     def shared(self, src, dst, table):
@@ -3063,13 +3331,123 @@ class PagedKVCacheFloat32(_Paged):
 class PagedKVCacheOfClass(_Paged):
     newest = None
 
-    def __init__(self, *sizes):
-        super().__init__(*sizes)
+    def __init__(self, *sizes, **named):
+        super().__init__(*sizes, **named)
         PagedKVCacheOfClass.newest = self.__dict__
 
     def append(self, seq, k, v):
         self.__dict__ = PagedKVCacheOfClass.newest
         super().append(seq, k, v)
+
+
+@_paged_wrong(
+    "users counted before the name is looked at; plausible",
+    "A fork that is refused has counted its users already, so those blocks "
+    "are never free again. Look at both names first.",
+)
+class PagedKVCacheCountsRefused(_Paged):
+    def fork(self, src, dst):
+        for block in self.tables[src]:
+            self.users[block] += 1
+        if dst in self.tables:
+            raise ValueError(f"{dst} exists")
+        self.tables[dst] = list(self.tables[src])
+        self.lengths[dst] = self.lengths[src]
+
+
+@_paged_wrong(
+    "collections.defaultdict; common",
+    "Asking for a sequence that does not exist creates it, as a defaultdict "
+    "does: a later fork to that name is refused. Use `in`, or get.",
+)
+class PagedKVCacheCreates(_Paged):
+    def free(self, seq):
+        if not self.tables.setdefault(seq, []):
+            raise KeyError(seq)
+        super().free(seq)
+
+    def started(self, seq):
+        return list(self.tables.get(seq) or [])
+
+    def pairs(self, seq):
+        if not self.tables.get(seq):
+            raise KeyError(seq)
+        return super().pairs(seq)
+
+
+@_paged_wrong(
+    "only the fork copies; plausible",
+    "Only the sequence that was made by a fork copies a shared block; the "
+    "original writes into it. Whoever writes first copies.",
+)
+class PagedKVCacheForkCopiesOnly(_Paged):
+    def append(self, seq, k, v):
+        self.writer = seq
+        super().append(seq, k, v)
+
+    def shared(self, src, dst, table):
+        self.forks = {*getattr(self, "forks", ()), dst}
+        super().shared(src, dst, table)
+
+    def is_shared(self, block):
+        fork = self.writer in getattr(self, "forks", ())
+        return fork and super().is_shared(block)
+
+
+@_paged_wrong(
+    "any block shared; plausible",
+    "With no block free you refuse a token to every sequence that shares a "
+    "block. Only its last block matters: where that is its own and not full, "
+    "no block is needed.",
+)
+class PagedKVCacheRefusesEarly(_Paged):
+    def append(self, seq, k, v):
+        if not self.unused and any(map(self.is_shared, self.started(seq))):
+            raise RuntimeError("no free block")
+        super().append(seq, k, v)
+
+
+@_paged_wrong(
+    "precision: float32 inside",
+    "What is kept is float32, and comes back in k's dtype without its last "
+    "digits. Keep k's dtype.",
+)
+class PagedKVCacheRounded(_Paged):
+    def keep(self, x):
+        return x.float().to(x.dtype)
+
+
+@_paged_wrong(
+    "names of other libraries",
+    "The constructor's parameters have other names than in the task, and "
+    "the caller may use those: n_blocks and block_size.",
+)
+class PagedKVCacheOtherNames(_Paged):
+    def __init__(self, num_blocks, page_size=16):
+        super().__init__(num_blocks, page_size)
+
+
+@_paged_wrong(
+    "ValueError for everything; common",
+    "A sequence that does not exist is a ValueError. The contract has a "
+    "KeyError.",
+)
+class PagedKVCacheValueError(_Paged):
+    def known(self, seq):
+        if seq not in self.tables:
+            raise ValueError(f"there is no {seq}")
+
+    def gather(self, seq):
+        self.known(seq)
+        return super().gather(seq)
+
+    def free(self, seq):
+        self.known(seq)
+        super().free(seq)
+
+    def fork(self, src, dst):
+        self.known(src)
+        super().fork(src, dst)
 
 
 # 6.7 online_softmax_state
@@ -3320,6 +3698,45 @@ def online_softmax_state_in_place(s):
 def online_softmax_state_base_two(s):
     m = _top(s)
     return m, np.exp2(s - _guarded(m)[..., None]).sum(-1)
+
+
+@_state_wrong(
+    "torch for numpy; common",
+    "You return torch's tensors. The task is one of numpy: two arrays.",
+)
+def online_softmax_state_tensors(s):
+    return tuple(torch.from_numpy(x) for x in online_softmax_state_stream(s))
+
+
+@_state_wrong(
+    "a start that is low enough for most; common",
+    "The maximum starts at a finite number such as −1e9, and where nothing is "
+    "visible it stays there. Start at −inf.",
+)
+def online_softmax_state_low_start(s):
+    m = s.max(-1, initial=-1e9)
+    return m, _sum_exp(s, m)
+
+
+@_state_wrong(
+    "a guard left in m; plausible",
+    "Where nothing is visible m is 0, the guard against −inf − (−inf). "
+    "Subtract it, but return −inf: a merge takes the larger m, and 0 may be "
+    "far above the other piece.",
+)
+def online_softmax_state_guard_returned(s):
+    m, total = online_softmax_state_stream(s)
+    return _guarded(m), total
+
+
+@_state_wrong(
+    "clamped for safety; plausible",
+    "The maximum is limited to a range such as ±100, as a guard. Scores "
+    "beyond it overflow all the same, or vanish: subtract the maximum itself.",
+)
+def online_softmax_state_limited(s):
+    m = np.where(np.isneginf(_top(s)), _top(s), np.clip(_top(s), -100, 100))
+    return m, _sum_exp(s, _guarded(m))
 
 
 # 6.7 merge_states
@@ -3602,6 +4019,43 @@ def merge_states_in_place(a, b):
     a[1][...] = total
     a[0][...] = m
     return m, total
+
+
+@_merge_wrong(
+    "if m_a > m_b for whole arrays; plausible",
+    "One piece's maximum is the common one for all rows, whichever array has "
+    "the largest. Each row has its own: take the larger in each.",
+)
+def merge_states_whole_array(a, b):
+    (m_a, l_a), (m_b, l_b) = a, b
+    m = m_a if m_a.max(initial=-np.inf) >= m_b.max(initial=-np.inf) else m_b
+    m = np.where(np.isneginf(m), np.maximum(m_a, m_b), m)
+    base = _guarded(m)
+    return m, l_a * np.exp(m_a - base) + l_b * np.exp(m_b - base)
+
+
+@_merge_wrong(
+    "one maximum for all rows; plausible",
+    "All rows are relative to the largest maximum of the array. A row far "
+    "below it vanishes: take each row's own.",
+)
+def merge_states_one_maximum(a, b):
+    (m_a, l_a), (m_b, l_b) = a, b
+    top = _guarded(np.maximum(m_a, m_b).max(initial=-np.inf))
+    total = l_a * np.exp(m_a - top) + l_b * np.exp(m_b - top)
+    return np.where(total > 0, top, -np.inf).astype(m_a.dtype), total
+
+
+@_merge_wrong(
+    "−1e30 for −inf; common in kernels",
+    "Two empty states give a finite m, the number that stands for −inf in "
+    "your code. Return −inf there.",
+)
+def merge_states_sentinel(a, b):
+    (m_a, l_a), (m_b, l_b) = a, b
+    m_a, m_b = (np.maximum(m, m.dtype.type(-1e30)) for m in (m_a, m_b))
+    m = np.maximum(m_a, m_b)
+    return m, l_a * np.exp(m_a - m) + l_b * np.exp(m_b - m)
 
 
 # 6.8 flash_forward
@@ -4427,6 +4881,92 @@ def flash_forward_in_place(q, k, v, **how):
     return out
 
 
+@_flash_wrong(
+    "half precision at the end",
+    "The output and its divisor are narrowed before the division. Sums of "
+    "exp(s − m)·v may not fit into float16: divide in float32, then narrow.",
+)
+class flash_forward_half_division(_Flash):
+    def __call__(self, q, k, v, **how):
+        self.dtype = q.dtype
+        return super().__call__(q, k, v, **how)
+
+    def finish(self, m, total, acc):
+        divisor = self.divisor(total)[..., None]
+        out = acc.to(self.dtype) / divisor.to(self.dtype)
+        return out, self.log_sum(m, total)
+
+
+@_flash_wrong(
+    "p.to(v.dtype) @ v, as in kernels",
+    "The weights are narrowed to the inputs' dtype before they meet the "
+    "values. Kernels do that for speed; here everything is float32 until "
+    "the output is done.",
+)
+class flash_forward_half_weights(_Flash):
+    def __call__(self, q, k, v, **how):
+        self.dtype = q.dtype
+        return super().__call__(q, k, v, **how)
+
+    def update(self, m, total, acc, s, values):
+        new = torch.maximum(m, s.amax(-1))
+        p = torch.exp(s - self.finite(new)[..., None])
+        factor = self.correction(m, new)
+        part = p.to(self.dtype).to(values.dtype) @ values
+        return (
+            new,
+            self.more(total, factor, p),
+            self.added(acc, factor, part),
+        )
+
+
+@_flash_wrong(
+    "float16 only; common",
+    "float16 is widened, bfloat16 is not. Widen whatever is narrower than "
+    "float32, with torch.promote_types(q.dtype, torch.float32) for instance.",
+)
+class flash_forward_one_half(_Flash):
+    def wide(self, x):
+        return x.float() if x.dtype == torch.float16 else x
+
+
+class _FloatMask(_Flash):
+    def hidden(self, rows, columns):
+        mask = torch.full((self.Tq, self.Tk), -math.inf)
+        return mask.triu(1 + self.ahead())[rows, columns] < 0
+
+
+@_flash_wrong(
+    "a float mask of all positions; common",
+    "A mask of floating numbers for all queries and keys is as large as one "
+    "head's scores. Make it boolean, or for one tile at a time.",
+)
+class flash_forward_float_mask(_FloatMask):
+    pass
+
+
+@_flash_wrong(
+    "M339's kind: a shift that is never negative",
+    "With more queries than keys you shift by 0 instead of a negative "
+    "number, so queries that stand before every key see some.",
+)
+class flash_forward_clamped(_Flash):
+    def ahead(self):
+        return max(0, self.Tk - self.Tq)
+
+
+@_flash_wrong(
+    "B, H, T, d = q.shape; common",
+    "Four axes at most are taken. Any number of leading axes may come: "
+    "write `...` for them.",
+)
+class flash_forward_four_axes(_Flash):
+    def __call__(self, q, k, v, **how):
+        if q.ndim > 4:
+            raise ValueError("too many values to unpack (expected 4)")
+        return super().__call__(q, k, v, **how)
+
+
 # 6.9 FlashAttention
 
 
@@ -5208,3 +5748,105 @@ class FlashAttentionPlainClass:
         return flash_forward_pieces(
             q, k, v, block_q=16, block_k=16, is_causal=is_causal
         )[0]
+
+
+@_function_wrong(
+    "e ** s for exp(s)",
+    "The backward pass takes each query with all its keys at once. That the "
+    "exponentials are written as powers changes nothing: at most 16 keys at "
+    "a time.",
+)
+class FlashAttentionPowers(_Own):
+    @classmethod
+    def gradients(cls, ctx, d_out):
+        cls.block_q, cls.block_k = 1, 1000
+        try:
+            return super().gradients(ctx, d_out)
+        finally:
+            cls.block_q = cls.block_k = 16
+
+    @classmethod
+    def weights(cls, s, lse):
+        safe = lse.masked_fill(lse == -math.inf, math.inf)
+        return torch.pow(math.e, s - safe[..., None])
+
+
+@_function_wrong(
+    "another default",
+    "Without the fourth argument your attention is causal. The default is "
+    "False.",
+)
+class FlashAttentionCausalDefault(_Own):
+    @staticmethod
+    def forward(ctx, q, k, v, is_causal=True):
+        return _Own.forward(ctx, q, k, v, is_causal)
+
+
+@_function_wrong(
+    "M339's kind: a shift that is never negative",
+    "With more queries than keys the backward pass shifts its mask by 0 "
+    "instead of a negative number: hidden keys get gradients.",
+)
+class FlashAttentionClampedBackward(_Own):
+    @classmethod
+    def hidden(cls, i, j, ahead):
+        return super().hidden(i, j, max(0, ahead))
+
+
+@_function_wrong(
+    "view of the upstream gradient; common",
+    "The upstream gradient is reshaped with view, which fails where it is "
+    "no block of memory, as after a sum or a transpose. Use reshape, or "
+    "leading axes as they are.",
+)
+class FlashAttentionViews(_Own):
+    @classmethod
+    def upstream(cls, d_out):
+        return d_out.view(-1).view(d_out.shape)
+
+
+@_function_wrong(
+    "the upstream gradient in place; plausible",
+    "The upstream gradient is changed in place. It belongs to autograd, "
+    "which may use it elsewhere, or hand over one number under many places.",
+)
+class FlashAttentionWritesUpstream(_Own):
+    @classmethod
+    def upstream(cls, d_out):
+        return d_out.mul_(1)
+
+
+@_function_wrong(
+    "half precision in the backward pass; as in kernels",
+    "float32 gradients are computed in half precision. Inputs of float32 "
+    "stay float32 all the way.",
+)
+class FlashAttentionHalfGradients(_Own):
+    @classmethod
+    def d_values(cls, p, ds, d_out):
+        narrow = torch.bfloat16 if p.dtype == torch.float32 else p.dtype
+        return (p.to(narrow).mT @ d_out.to(narrow)).to(p.dtype)
+
+
+@_function_wrong(
+    "B, H, T, d = q.shape; common",
+    "Four axes at most are taken. Any number of leading axes may come: "
+    "write `...` for them.",
+)
+class FlashAttentionFourAxes(_Own):
+    @staticmethod
+    def forward(ctx, q, k, v, is_causal=False):
+        if q.ndim > 4:
+            raise ValueError("too many values to unpack (expected 4)")
+        return _Own.forward(ctx, q, k, v, is_causal)
+
+
+@_function_wrong(
+    "a float mask of all positions; common",
+    "A mask of floating numbers for all queries and keys is as large as one "
+    "head's scores. Make it boolean, or for one tile at a time.",
+)
+class FlashAttentionFloatMask(_Own):
+    @classmethod
+    def flash(cls):
+        return _FloatMask()

@@ -507,6 +507,28 @@ def flops_total_only(cfg, T):
     return _flops(cfg, T)["forward"]
 
 
+# Shown by: sizes whose counts have more than seven digits.
+@_counts(
+    "precision: float32",
+    "You count in float32, which holds seven digits. Counts have more: use "
+    "Python's integers.",
+)
+def flops_float32(cfg, T):
+    parts = _flops(cfg, T)
+    return {key: float(np.float32(parts[key])) for key in parts}
+
+
+# Shown by: a configuration with dropout.
+@_counts(
+    "plausible: dropout taken for skipped work",
+    "mlp is smaller where the configuration has dropout. Dropout sets "
+    "results to 0 after they were computed: the products are all there.",
+)
+def flops_with_dropout(cfg, T):
+    parts = _parts(cfg, T)
+    return _flops(cfg, T, mlp=parts["mlp"] * (1 - cfg.dropout))
+
+
 # 7.2 mfu
 
 
@@ -721,6 +743,25 @@ def mfu_by_time(tokens_per_s, flops_per_token, peak):
 def mfu_epsilon(tokens_per_s, flops_per_token, peak):
     achieved = tokens_per_s * flops_per_token
     return (achieved + 1e6) / (peak + 1e6)
+
+
+# Shown by: a share below 1e-9.
+@_shares(
+    "common: many digits are still rounded",
+    "You round to ten digits. A small share loses most of its own.",
+)
+def mfu_rounded_late(tokens_per_s, flops_per_token, peak):
+    return round(tokens_per_s * flops_per_token / peak, 10)
+
+
+# Shown by: less than a token a second.
+@_shares(
+    "plausible: int() on the arguments",
+    "You make the arguments whole numbers. A large model on a small machine "
+    "reads less than one token a second.",
+)
+def mfu_whole_arguments(tokens_per_s, flops_per_token, peak):
+    return int(tokens_per_s) * int(flops_per_token) / int(peak)
 
 
 # 7.3a parametric_loss
@@ -1025,6 +1066,16 @@ def loss_in_place(N, D, p):
         N **= -alpha
         return E + A * N + B / D**beta
     return _loss(N, D, p)
+
+
+# Shown by: a dict in another order.
+@_losses(
+    "plausible: p.values()",
+    "You take the constants in the order of the dict. It may be any: take "
+    "each by its name.",
+)
+def loss_by_order(N, D, p):
+    return _loss(N, D, dict(zip(KEYS, p.values(), strict=True)))
 
 
 # 7.3b compute_optimal
@@ -1354,6 +1405,26 @@ def optimal_rounded_tokens(C, p):
     N, D = _best(C, p)
     unit = 10 ** (np.floor(np.log10(D)) - 1)
     return N, np.round(D / unit) * unit
+
+
+# Shown by: a dict in another order.
+@_optima(
+    "plausible: p.values()",
+    "You take the constants in the order of the dict. It may be any: take "
+    "each by its name.",
+)
+def optimal_by_order(C, p):
+    return _best(C, dict(zip(KEYS, p.values(), strict=True)))
+
+
+# Shown by: budgets that do not rise.
+@_optima(
+    "plausible: a search along sorted budgets",
+    "You sort the budgets, so that N and D belong to others. Keep the order "
+    "in which they came.",
+)
+def optimal_sorted(C, p):
+    return _best(np.sort(C) if np.ndim(C) else C, p)
 
 
 # 7.4 kaplan_loss
@@ -2370,6 +2441,24 @@ def isoflop_writes_into_runs(runs):
     for run in runs:
         run["log_N"] = math.log(run["N"])
     return out
+
+
+# Shown by: a run that is there twice.
+@_fits(
+    "plausible: a set of runs",
+    "Equal runs count once, as in a set. All runs count.",
+)
+def isoflop_set_of_runs(runs):
+    kept = {tuple(run.items()): run for run in runs}
+    return _by_vertices(list(kept.values()))
+
+
+@_fits(
+    "common: bases mixed in the intercept, the other way",
+    "coefficient is e to the power of an intercept in decimal logarithms.",
+)
+def isoflop_coefficient_e(runs):
+    return _power(runs, None, lambda out: np.exp(np.log10(out["coefficient"])))
 
 
 # 7.6 fit_chinchilla
@@ -3399,3 +3488,15 @@ LEFT_OUT = {
     "search fails because of it, it ends like one that stopped early",
     "K84": "no sizes in memory here",
 }
+
+
+# Shown by: a dict in another order.
+@_uses(
+    "plausible: p.values()",
+    "You take the constants in the order of the dict. It may be any: take "
+    "each by its name.",
+)
+def use_by_order(loss, D_inf, p):
+    p = dict(zip(KEYS, p.values(), strict=True))
+    _reachable(loss, p)
+    return _balanced(loss, D_inf, p)
