@@ -87,7 +87,8 @@ def right_padding():
     import torch
 
     def padding_mask(lengths, T):
-        return torch.arange(T) < lengths[:, None, None, None]
+        at = torch.arange(T, device=lengths.device)
+        return at < lengths[:, None, None, None]
 
     return padding_mask
 
@@ -98,6 +99,7 @@ def long_padding():
     import torch
 
     def padding_mask(lengths, T):
-        return torch.arange(T) <= lengths[:, None, None, None]
+        at = torch.arange(T, device=lengths.device)
+        return at <= lengths[:, None, None, None]
 
     return padding_mask

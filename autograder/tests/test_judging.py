@@ -23,6 +23,7 @@ from autograder.judging import (
     live_standard,
 )
 from autograder.observations import Raised
+from autograder.probing import call_torch
 
 NAMES = ("form", "gate", "values", "edge", "tidy")
 
@@ -293,7 +294,7 @@ def test_what_is_expected_is_what_the_oracle_gives(monkeypatch):
         judging.answers, "of", answers_of(lambda x: x / 2, lambda x: x)
     )
     _, exercise = find("padding_mask")
-    exercise = dataclasses.replace(exercise, properties=())
+    exercise = dataclasses.replace(exercise, properties=(), probe=call_torch)
     inputs = {"only": {**exercise.visible_inputs()["one example"]}}
     inputs["only"]["args"] = [np.array([3.0])]
     standard = live_standard("any", exercise, inputs)

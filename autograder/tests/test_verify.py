@@ -268,11 +268,13 @@ def test_a_sound_exercise_breaks_no_promise(padding, promise):
 
 
 def off_by_one(lengths, T):
-    return torch.arange(T) <= lengths[:, None, None, None]
+    at = torch.arange(T, device=lengths.device)
+    return at <= lengths[:, None, None, None]
 
 
 def correct(lengths, T):
-    return torch.arange(T) < lengths[:, None, None, None]
+    at = torch.arange(T, device=lengths.device)
+    return at < lengths[:, None, None, None]
 
 
 def test_a_right_answer_that_fails(padding):
@@ -421,6 +423,9 @@ def test_an_unknown_name_is_told(capsys):
 
 class Inline:
     """An executor without processes, so that patches hold in it."""
+
+    def __init__(self, initializer):
+        del initializer  # it would change how this process looks for garbage
 
     def __enter__(self):
         return self

@@ -203,7 +203,7 @@ def test_an_answer_that_changes_what_others_use(graded, notebook_of, right):
 
 def test_a_slow_answer_has_its_time(graded, notebook_of, right):
     slow = right["softmax"].replace(
-        "    wide =", "    import time; time.sleep(0.15)\n    wide ="
+        "    wide =", "    import time; time.sleep(0.1)\n    wide ="
     )
     assert slow != right["softmax"]
     _, reports, _, _ = graded(notebook_of(softmax=slow))
