@@ -246,7 +246,7 @@ def score_std(d_k: int, n: int, scale: str, seed: int = 0) -> float:
 # stalls.
 #
 # <details>
-# <summary>Hint 1: what are the two ways in which x_j enters y_i?</summary>
+# <summary>Hint 1: in which two ways does a score enter a weight?</summary>
 #
 # $x_j$ is in the denominator of every $y_i$.
 # For which $i$ is it in the numerator too?
