@@ -143,13 +143,15 @@ def first_read(exercise, seen, failing):
     return {name: seen.get(name) for name in cases}
 
 
-def diagnose(exercise, seen, want, failing, mistakes):
+def diagnose(exercise, seen, want, failing, mistakes, known=None):
     """Ids of the mistakes that a wrong answer makes; several if alike.
 
     failing: names of the properties that the answer fails
+    known: the `Mistake` of these observations, if it has been made already
     """
     rivals = _rivals(failing, mistakes)
-    here, there = sketch(exercise, seen), sketch(exercise, want)
+    here = known.sketch if known else sketch(exercise, seen)
+    there = sketch(exercise, want)
     whole = {id: mistake.sketch for id, mistake in rivals.items()}
     named = _nearest(here, there, whole)
     if named:

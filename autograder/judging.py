@@ -127,17 +127,18 @@ def failing(results):
     )
 
 
-def judge(exercise, observation, standard, *, example=None):
+def judge(exercise, observation, standard, *, example=None, known=None):
     """A report on what an answer was observed to do.
 
     example: None to show what was seen on these inputs; otherwise the report
         on the visible inputs, from which what may be shown is taken
+    known: as of `diagnose`
     """
     with quiet_numbers():
-        return _judge(exercise, observation, standard, example)
+        return _judge(exercise, observation, standard, example, known)
 
 
-def _judge(exercise, observation, standard, example):
+def _judge(exercise, observation, standard, example, known):
     seen = observation["seen"]
     if not_attempted(seen):
         return Report(
@@ -160,9 +161,9 @@ def _judge(exercise, observation, standard, example):
         # Known already, and much cheaper than running all mistakes here.
         hints = example.hints
     elif wrong:
-        known = standard.mistakes()
-        named = diagnose(exercise, seen, standard.want, wrong, known)
-        hints = {id: known[id].hint for id in named}
+        mistakes = standard.mistakes()
+        named = diagnose(exercise, seen, standard.want, wrong, mistakes, known)
+        hints = {id: mistakes[id].hint for id in named}
     findings = [
         _finding(exercise, part, results[part.name], standard.inputs, example)
         for part in exercise.properties

@@ -252,7 +252,10 @@ def _reports_on_mistakes(lesson, exercise):
         standard = Standard(inputs, want, functools.partial(dict, known))
         yield (
             f"seed {seed}",
-            {id: judge(exercise, seen[id], standard) for id in seen},
+            {
+                id: judge(exercise, seen[id], standard, known=known[id])
+                for id in seen
+            },
         )
 
 
