@@ -269,6 +269,12 @@ def on_device(device):
     return torch.device(device)
 
 
+def mixes_devices(error):
+    """Whether an error says that tensors of two devices met."""
+    text = str(error)
+    return "expected device" in text or "same device" in text
+
+
 @contextlib.contextmanager
 def quiet_numbers():
     """No warning about infinities and NaN, whatever the learner has set."""

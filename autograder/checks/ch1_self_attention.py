@@ -16,7 +16,13 @@ from autograder.exercise import (
     values,
 )
 from autograder.observations import form_difference, number
-from autograder.probing import call_numpy, call_torch, case, to_tensor
+from autograder.probing import (
+    call_numpy,
+    call_torch,
+    case,
+    mixes_devices,
+    to_tensor,
+)
 
 SOFTMAX = (
     "softmax",
@@ -63,12 +69,6 @@ def _runs_there(answer, one):
         return not mixes_devices(error)
     outs = out if isinstance(out, list | tuple) else [out]
     return all(part.is_meta for part in outs if torch.is_tensor(part))
-
-
-def mixes_devices(error):
-    """Whether tensors of two devices met."""
-    text = str(error)
-    return "expected device" in text or "same device" in text
 
 
 def _stays_there(seen, want, inputs):
