@@ -143,22 +143,44 @@ def first_read(exercise, seen, failing):
     return {name: seen.get(name) for name in cases}
 
 
-def diagnose(exercise, seen, want, failing, mistakes, known=None):
+class Centres:
+    """Sketches of what is expected, with which mistakes are compared."""
+
+    def __init__(self, exercise, want):
+        self.exercise, self.want = exercise, want
+        self.parts = {}
+
+    @functools.cached_property
+    def whole(self):
+        return sketch(self.exercise, self.want)
+
+    def first(self, failing):
+        """Of what the first of these properties reads; see `first_read`."""
+        part = first_read(self.exercise, self.want, failing)
+        key = tuple(part)
+        if key not in self.parts:
+            self.parts[key] = sketch(self.exercise, part)
+        return self.parts[key]
+
+
+def diagnose(exercise, seen, centres, failing, mistakes, known=None):
     """Ids of the mistakes that a wrong answer makes; several if alike.
 
+    centres: the `Centres` of what is expected
     failing: names of the properties that the answer fails
     known: the `Mistake` of these observations, if it has been made already
     """
     rivals = _rivals(failing, mistakes)
     here = known.sketch if known else sketch(exercise, seen)
-    there = sketch(exercise, want)
+    there = centres.whole
     whole = {id: mistake.sketch for id, mistake in rivals.items()}
     named = _nearest(here, there, whole)
     if named:
         return named
-    parts = [first_read(exercise, each, failing) for each in (seen, want)]
-    named = parts[0] and _nearest(
-        *(sketch(exercise, part) for part in parts),
+    part = first_read(exercise, seen, failing)
+    named = part and _nearest(
+        known.first if known else sketch(exercise, part),
+        centres.first(failing),
         {id: mistake.first for id, mistake in rivals.items()},
     )
     if named and len(named) <= MOST_NAMED:
@@ -175,13 +197,12 @@ def diagnose(exercise, seen, want, failing, mistakes, known=None):
     return next((names for names in (parallel, alike) if len(names) == 1), [])
 
 
-def alike(exercise, want, mistakes):
+def alike(centres, mistakes):
     """Pairs of ids of the mistakes that are named together."""
-    there = sketch(exercise, want)
     for id, mistake in mistakes.items():
         rivals = _rivals(mistake.pattern, mistakes)
         sketches = {name: each.sketch for name, each in rivals.items()}
-        for name in _nearest(mistake.sketch, there, sketches):
+        for name in _nearest(mistake.sketch, centres.whole, sketches):
             if name > id:
                 yield id, name
 

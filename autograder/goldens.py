@@ -16,13 +16,7 @@ import zipfile
 
 import numpy as np
 
-from autograder.diagnosis import (
-    NEARER,
-    SIZE,
-    Mistake,
-    first_read,
-    sketch,
-)
+from autograder.diagnosis import NEARER, SIZE, Centres, Mistake
 from autograder.exercise import exercises
 from autograder.observations import (
     form_difference,
@@ -64,29 +58,18 @@ def read_golden(lesson, name):
         )
     want = _tree(name, stored)
     known = json.loads(_text(stored[f"{name}.mistakes"]))
-    centres = _Centres(exercises(lesson)[name], want)
+    centres = Centres(exercises(lesson)[name], want)
     mistakes = {}
     for (id, (hint, pattern)), rows in zip(
         known.items(), stored[f"{name}.sketches"], strict=True
     ):
-        whole, first = rows + centres(pattern)
+        whole, first = rows + _both(centres, pattern)
         mistakes[id] = Mistake(hint, whole, first, tuple(pattern))
     return want, mistakes
 
 
-class _Centres:
-    """Sketches of what the oracle shows, where mistakes are compared."""
-
-    def __init__(self, exercise, want):
-        self.exercise, self.want = exercise, want
-        self.whole, self.parts = sketch(exercise, want), {}
-
-    def __call__(self, pattern):
-        part = first_read(self.exercise, self.want, pattern)
-        key = tuple(part)
-        if key not in self.parts:
-            self.parts[key] = sketch(self.exercise, part)
-        return np.stack([self.whole, self.parts[key]])
+def _both(centres, pattern):
+    return np.stack([centres.whole, centres.first(pattern)])
 
 
 def golden_entries(exercise, want, mistakes):
@@ -97,9 +80,9 @@ def golden_entries(exercise, want, mistakes):
         id: [mistake.hint, mistake.pattern] for id, mistake in mistakes.items()
     }
     # Differences need no more digits than float32 has, sketches would.
-    centres = _Centres(exercise, want)
+    centres = Centres(exercise, want)
     rows = [
-        np.stack([each.sketch, each.first]) - centres(each.pattern)
+        np.stack([each.sketch, each.first]) - _both(centres, each.pattern)
         for each in mistakes.values()
     ]
     name = exercise.name

@@ -5,7 +5,7 @@ import functools
 from collections.abc import Callable
 
 from autograder import answers
-from autograder.diagnosis import Mistake, diagnose, first_read, sketch
+from autograder.diagnosis import Centres, Mistake, diagnose, first_read, sketch
 from autograder.exercise import Failure, not_attempted, trouble
 from autograder.goldens import read_golden
 from autograder.observations import Raised
@@ -25,18 +25,25 @@ class Standard:
     inputs: what answers are tried on
     want: what the oracle's answer shows there
     mistakes(): what the known mistakes show, by id
+    centres: sketches of `want`
     """
 
     inputs: dict
     want: object
     mistakes: Callable
+    centres: Centres
 
 
 @functools.cache
 def visible_standard(lesson, exercise):
     """The standard of the inputs that every learner's check uses."""
     want, mistakes = read_golden(lesson, exercise.name)
-    return Standard(exercise.visible_inputs(), want, lambda: mistakes)
+    return Standard(
+        exercise.visible_inputs(),
+        want,
+        lambda: mistakes,
+        Centres(exercise, want),
+    )
 
 
 @functools.cache
@@ -51,18 +58,14 @@ def live_standard(lesson, exercise, inputs):
 
     @functools.cache
     def mistakes():
-        return {
-            answer.id: mistake(
-                exercise,
-                answer,
-                _observed(exercise, answer, inputs),
-                want,
-                inputs,
-            )
-            for answer in answers.of(lesson, exercise.name, "wrong")
-        }
+        made = {}
+        for answer in answers.of(lesson, exercise.name, "wrong"):
+            seen = _observed(exercise, answer, inputs)
+            results = failures(exercise, seen, want, inputs)
+            made[answer.id] = mistake(exercise, answer.hint, seen, results)
+        return made
 
-    return Standard(inputs, want, mistakes)
+    return Standard(inputs, want, mistakes, Centres(exercise, want))
 
 
 def oracle_observations(lesson, exercise, inputs):
@@ -79,11 +82,14 @@ def _observed(exercise, answer, inputs):
         return observe(exercise, answer.object, inputs)["seen"]
 
 
-def mistake(exercise, answer, seen, want, inputs):
-    """What is known of a wrong answer, from what it shows on the inputs."""
-    pattern = failing(failures(exercise, seen, want, inputs))
+def mistake(exercise, hint, seen, results):
+    """What is known of a wrong answer, from what it shows on some inputs.
+
+    results: as of `failures`
+    """
+    pattern = failing(results)
     return Mistake(
-        answer.hint,
+        hint,
         sketch(exercise, seen),
         sketch(exercise, first_read(exercise, seen, pattern)),
         pattern,
@@ -127,18 +133,24 @@ def failing(results):
     )
 
 
-def judge(exercise, observation, standard, *, example=None, known=None):
+def judge(
+    exercise, observation, standard, *, example=None, results=None, known=None
+):
     """A report on what an answer was observed to do.
 
     example: None to show what was seen on these inputs; otherwise the report
         on the visible inputs, from which what may be shown is taken
+    results: as of `failures`, if these have been made already
     known: as of `diagnose`
     """
     with quiet_numbers():
-        return _judge(exercise, observation, standard, example, known)
+        results = results or failures(
+            exercise, observation["seen"], standard.want, standard.inputs
+        )
+        return _judge(exercise, observation, standard, example, results, known)
 
 
-def _judge(exercise, observation, standard, example, known):
+def _judge(exercise, observation, standard, example, results, known):
     seen = observation["seen"]
     if not_attempted(seen):
         return Report(
@@ -154,7 +166,6 @@ def _judge(exercise, observation, standard, example, known):
                 ),
             ),
         )
-    results = failures(exercise, seen, standard.want, standard.inputs)
     wrong = failing(results)
     hints = {}
     if wrong and example is not None and not example.passed:
@@ -162,7 +173,9 @@ def _judge(exercise, observation, standard, example, known):
         hints = example.hints
     elif wrong:
         mistakes = standard.mistakes()
-        named = diagnose(exercise, seen, standard.want, wrong, mistakes, known)
+        named = diagnose(
+            exercise, seen, standard.centres, wrong, mistakes, known
+        )
         hints = {id: mistakes[id].hint for id in named}
     findings = [
         _finding(exercise, part, results[part.name], standard.inputs, example)

@@ -182,7 +182,7 @@ def look_at(module, *, stats=True):
 
     stats: whether the initial values matter; where weights are loaded they
         would only blur the picture by which mistakes are recognised
-    returns: {"shapes": {parameter's name: shape}, "count": numbers in all
+    returns: {"shapes": {parameter's name: text}, "count": numbers in all
         parameters, tied ones once, "ties": lists of names that are one
         parameter, "twins": lists of names with equal random values, "frozen":
         names that are not trained, "saved": other names in state_dict,
@@ -195,7 +195,7 @@ def look_at(module, *, stats=True):
         if value.device.type != "meta"
     }
     return {
-        "shapes": {name: list(value.shape) for name, value in own.items()},
+        "shapes": {name: str(tuple(own[name].shape)) for name in own},
         "count": sum(value.numel() for value in module.parameters()),
         "ties": _groups(own, id),
         "twins": _groups(
@@ -297,8 +297,7 @@ def _names(seen, want, inputs):
         for key in due:
             if due[key] != own[key]:
                 return Failure(
-                    f"{key} has shape {tuple(own[key])} where "
-                    f"{tuple(due[key])} is due",
+                    f"{key} has shape {own[key]} where {due[key]} is due",
                     name,
                 )
     return None

@@ -21,7 +21,7 @@ import torch
 from autograder import answers, build, pages
 from autograder.checker import check_visible, look
 from autograder.course import ROOT, released_path
-from autograder.diagnosis import SAME, alike, sketch
+from autograder.diagnosis import SAME, Centres, alike, sketch
 from autograder.exercise import exercises, find, lessons
 from autograder.goldens import golden_is_current
 from autograder.judging import (
@@ -242,19 +242,31 @@ def _reports_on_mistakes(lesson, exercise):
     for seed in range(SEEDS):
         inputs = exercise.fresh_inputs(seed)
         want = oracle_observations(lesson, exercise, inputs)
-        seen = {each.id: look(exercise, each.object, inputs) for each in wrong}
-        known = {
-            each.id: mistake(
-                exercise, each, seen[each.id]["seen"], want, inputs
+        looks, results, known = {}, {}, {}
+        for each in wrong:
+            looks[each.id] = look(exercise, each.object, inputs)
+            seen = looks[each.id]["seen"]
+            results[each.id] = failures(exercise, seen, want, inputs)
+            known[each.id] = mistake(
+                exercise, each.hint, seen, results[each.id]
             )
-            for each in wrong
-        }
-        standard = Standard(inputs, want, functools.partial(dict, known))
+        standard = Standard(
+            inputs,
+            want,
+            functools.partial(dict, known),
+            Centres(exercise, want),
+        )
         yield (
             f"seed {seed}",
             {
-                id: judge(exercise, seen[id], standard, known=known[id])
-                for id in seen
+                id: judge(
+                    exercise,
+                    looks[id],
+                    standard,
+                    results=results[id],
+                    known=known[id],
+                )
+                for id in looks
             },
         )
 
@@ -316,7 +328,6 @@ def mistakes_alike(lesson, exercise):
         if not pairs:
             return
         standard = fresh_standard(lesson, exercise, seed)
-        want = sketch(exercise, standard.want)
         sketches = {
             name: sketch(
                 exercise,
@@ -325,7 +336,7 @@ def mistakes_alike(lesson, exercise):
             for name in {name for pair in pairs for name in pair}
         }
         for one, other in pairs:
-            far = np.linalg.norm(sketches[one] - want)
+            far = np.linalg.norm(sketches[one] - standard.centres.whole)
             apart = np.linalg.norm(sketches[one] - sketches[other])
             if apart > SAME * far:
                 yield (
@@ -338,7 +349,7 @@ def mistakes_alike(lesson, exercise):
 
 def _pairs(lesson, exercise):
     standard = visible_standard(lesson, exercise)
-    return alike(exercise, standard.want, standard.mistakes())
+    return alike(standard.centres, standard.mistakes())
 
 
 # Promises about the course

@@ -899,10 +899,10 @@ def rotate(x: Tensor) -> Tensor:
 # - `cache(x)` returns what has to be stored: (B, T, d_latent + d_rope), the
 #   latent, then the rotary key, **already rotated**.
 # - `forward(x, absorb=True)` gives the same numbers and the same gradients
-#   without forming a key of any head from the latents, in train mode as well:
-#   no product of `k_up` with the latents, neither of all tokens at once nor
-#   of one after another.
-#   Nor should there be one of `v_up` with them (this is not checked).
+#   without forming a key or a value of any head from the latents, in train
+#   mode as well: no product of `k_up` or `v_up` with the latents, neither of
+#   all tokens at once nor of one after another.
+#   (`v_up` meets their averages. The first token's average is its latent.)
 #
 # **Example:** what is stored for two equal tokens.
 #

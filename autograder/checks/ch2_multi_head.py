@@ -1432,7 +1432,7 @@ def latent_inputs(rng):
         "absorbed": one(sizes, x, weights, absorb=True),
         "absorbed, all sizes equal": one(equal, two, even, absorb=True),
         "absorbed, large scores": one(sizes, x * 60, weights, absorb=True),
-        "keys formed": one(sizes, x, weights),
+        "keys and values formed": one(sizes, x[:, :4], weights),
         "cache, two positions": one(
             (2, 1, 1, 2), rng.randn(1, 2, 2).round(1), method="cache"
         ),
@@ -1497,18 +1497,28 @@ def _ordered(numbers):
     return numbers.sort()[0] / numbers.norm()
 
 
-def _keys_formed(module, one):
-    """Which keys absorb=True makes, in each mode: of all heads or of one."""
+def _formed(module, one):
+    """Which keys and values absorb=True makes, in each mode."""
     x = to_tensor(one["args"][0], one)
-    keys = x @ module.kv_down.weight.T @ module.k_up.weight.T
-    parts = [keys, *keys.chunk(one["build"][0][1], dim=-1)]
-    tokens = [token for part in parts for token in part.unbind(1)]
+    latent = x @ module.kv_down.weight.T
+    heads = one["build"][0][1]
+    lists = {}
+    for kind in ("key", "value"):
+        up = module.k_up if kind == "key" else module.v_up
+        whole = latent @ up.weight.T
+        parts = [whole, *whole.chunk(heads, dim=-1)]
+        # The average of the first token's values is its own value.
+        first = 0 if kind == "key" else 1
+        lists[f"{kind}s of all tokens"] = parts
+        lists[f"the {kind} of a token"] = [
+            token for part in parts for token in part.unbind(1)[first:]
+        ]
     formed = {}
     for mode in ("train", "eval"):
         module.train(mode == "train")
-        with _Finds({"all tokens": parts, "a token": tokens}) as finds:
+        with _Finds(lists) as finds:
             module(x, absorb=True)
-        formed[mode] = " and of ".join(sorted(finds.found))
+        formed[mode] = ", ".join(sorted(finds.found))
     return formed
 
 
@@ -1524,11 +1534,11 @@ def _in_turn(module, one):
 
 
 def _absorbs(seen, want, inputs):
-    for mode, formed in seen["keys formed"]["out"].items():
+    for mode, formed in seen["keys and values formed"]["out"].items():
         if formed:
             return Failure(
-                f"with absorb=True, in {mode} mode, keys are formed from the "
-                f"latents: of {formed}",
+                f"with absorb=True, in {mode} mode, this is formed from the "
+                f"latents: {formed}",
                 "absorbed",
             )
     return None
@@ -1587,12 +1597,13 @@ LatentAttention = Exercise(
             ),
         ),
         law(
-            "no keys when absorbed",
+            "no keys and values when absorbed",
             _absorbs,
             points=0.5,
             says=(
                 "With absorb=True the latents stay as they are: k_up acts on "
-                "the queries instead, which is what saves the memory."
+                "the queries and v_up on averages of latents, which is what "
+                "saves the memory."
             ),
         ),
         values(
@@ -1633,7 +1644,7 @@ LatentAttention = Exercise(
     probe=functools.partial(
         call_modules,
         scripts={
-            "keys formed": _keys_formed,
+            "keys and values formed": _formed,
             "in turn": _in_turn,
             "moved": moved,
             "10 columns, 3 heads": built,

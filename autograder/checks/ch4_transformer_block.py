@@ -737,6 +737,40 @@ def _distinct(numbers):
     return ", ".join(f"{value:.3f}" for value in found)
 
 
+def uneven_case():
+    """A block whose last token weighs four tokens unlike, in train mode.
+
+    Scores are 1, ½, 0 and −1, values 1, 2, 4 and 7, in all four channels.
+    """
+    first = np.array([1.0, 1.0, -1.0, -1.0])
+    second, third = first[[0, 2, 1, 3]], first[[0, 2, 3, 1]]
+    tokens = np.stack([first, second, third, -first])  # a norm leaves them
+    keys = (first + second / 2) / 4 / math.sqrt(2)
+    values = (-3 * first - 2 * second) / 4
+    return module_case(
+        ((4, 2), {"dropout": DROPOUT, "max_context_length": 8}),
+        set_weights(
+            4,
+            **{
+                "attn.qkv_proj.weight": np.vstack(
+                    [np.zeros((4, 4)), [keys] * 4, [values] * 4]
+                ),
+                "attn.qkv_proj.bias": np.repeat([1.0, 0.0, 4.0], 4),
+                "attn.out_proj.weight": np.eye(4),
+            },
+        ),
+        np.tile(tokens, (DRAWS, 1, 1)),
+        mode="train",
+    )
+
+
+def scatter(module, one):
+    """Standard deviation of what the last token's branch has left."""
+    x = torch.from_numpy(one["args"][0])
+    added = (module(x.clone()) - x)[:, -1]
+    return added[added.abs() > 1e-9].std().item()
+
+
 def post_dropped_cases():
     """Post-LN blocks in which one branch is a bias, in train mode.
 
@@ -836,6 +870,7 @@ def block_inputs(rng):
         "gradient, post-LN": built(4, 2, norm_first=False)(z, upstream=[up]),
         "float32": plain(x.astype("float32"), dtype="float32"),
         **dropped_cases(dropped),
+        UNEVEN: uneven_case(),
         **post_dropped_cases(),
         "768 wide, 12 heads": module_case(((768, 12), {}), None, meta=True),
         "768 wide, without biases": module_case(
@@ -849,11 +884,13 @@ DROPPED = (
     "dropout of the weights",
     "dropout after the MLP",
 )
+UNEVEN = "dropout of uneven weights"
 
 
 def probe_block(answer, inputs):
     scripts = {
         **dict.fromkeys(DROPPED, support),
+        UNEVEN: scatter,
         **dict.fromkeys(post_dropped_cases(), survivors),
         "after other sequences": after_others,
     }
@@ -902,6 +939,15 @@ def _dropout_places(seen, want, inputs):
                     else f". After a call in eval mode it takes {second}"
                 )
             )
+    got, due = seen[UNEVEN]["out"], want[UNEVEN]["out"]
+    if isinstance(got, Raised):
+        return Failure(f"{trouble(got)} ({UNEVEN})")
+    # Of 1,024 draws the deviation is off by 0.02; without dropout it is 0.
+    if not abs(got - due) < 0.2:
+        return Failure(
+            f"{UNEVEN}: what is left of the last token's attention scatters "
+            f"by {got:.2f} instead of {due:.2f}"
+        )
     for name in post_dropped_cases():
         got, due = seen[name]["out"], want[name]["out"]
         if isinstance(got, Raised):

@@ -2899,6 +2899,8 @@ flash_forward = Exercise(
 # Gradients of a sum over a batch are one tensor, expanded: no view can
 # flatten it, and nothing may be written into it.
 SUMMED = "the sum over a batch"
+# The gradient of a transposed output is a view that may be written into.
+TRANSPOSED = "the output with its axes exchanged"
 MANY_KEYS = "few queries, many keys"
 WEIGHED = "long", MANY_KEYS
 
@@ -2922,6 +2924,7 @@ def function_inputs(rng):
         "equal sizes": one(*some(3, Tq=3, Tk=3, d=3, dv=3)),
         "batch and heads": one(*some(2, 1, 3, Tq=3, Tk=4)),
         SUMMED: case(*some(2, Tq=2, Tk=3), upstream=[rng.randn(2, 2)]),
+        TRANSPOSED: case(*some(2, Tq=3, Tk=3), upstream=[rng.randn(2, 2, 3)]),
         "views": one(*some(2, Tq=3, Tk=4), strided=True),
         "more than a tile": one(*some(Tq=5, Tk=37)),
         "several tiles of queries": one(*some(Tq=35, Tk=3)),
@@ -2957,12 +2960,16 @@ def probe_function(answer, inputs):
             return answer.apply(*args[:3]), answer.apply(*args[3:])
         return answer.apply(*args)
 
-    apart = (SUMMED, *WEIGHED)
+    after = {SUMMED: lambda out: out.sum(0), TRANSPOSED: lambda out: out.mT}
+    apart = (*after, *WEIGHED)
     calls = {name: inputs[name] for name in inputs if name not in apart}
     seen = call_torch(applied, calls)
-    seen[SUMMED] = call(
-        lambda *args: answer.apply(*args).sum(0), inputs[SUMMED], to_tensor
-    )
+    for name, follow in after.items():
+        seen[name] = call(
+            lambda *args, follow=follow: follow(answer.apply(*args)),
+            inputs[name],
+            to_tensor,
+        )
     seen["long"] = {
         "out": _two_passes(answer, inputs["long"]),
         "function": isinstance(answer, type)
@@ -3130,6 +3137,7 @@ FlashAttention = Exercise(
             "equal sizes",
             "batch and heads",
             SUMMED,
+            TRANSPOSED,
             "views",
             part="grads",
             points=1,

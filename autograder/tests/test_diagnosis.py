@@ -139,7 +139,7 @@ def test_mistakes_that_cannot_be_told_apart_are_named_together(monkeypatch):
     )
     assert sorted(named(signed, known)) == ["absolute", "signed"]
     assert named(cubes, known) == ["cubes"]
-    pairs = alike(TOY, known.want, known.mistakes())
+    pairs = alike(known.centres, known.mistakes())
     assert list(pairs) == [("absolute", "signed")]
 
 
@@ -202,11 +202,13 @@ def test_random_observations_are_recognised_by_their_features(monkeypatch):
         return float((q * k).sum(-1).std())
 
     standard_of = judging.visible_standard("ch1_self_attention", exercise)
-    marked = types.SimpleNamespace(id="unscaled", hint="h", object=unscaled)
     seen = observe(exercise, unscaled, standard_of.inputs)["seen"]
     known = {
         "unscaled": judging.mistake(
-            exercise, marked, seen, standard_of.want, standard_of.inputs
+            exercise,
+            "h",
+            seen,
+            failures(exercise, seen, standard_of.want, standard_of.inputs),
         )
     }
     other = observe(exercise, unscaled_elsewhere, standard_of.inputs)["seen"]
@@ -214,7 +216,7 @@ def test_random_observations_are_recognised_by_their_features(monkeypatch):
         failures(exercise, other, standard_of.want, standard_of.inputs)
     )
     assert diagnose(
-        exercise, other, standard_of.want, failing_names, known
+        exercise, other, standard_of.centres, failing_names, known
     ) == ["unscaled"]
 
 
@@ -280,7 +282,7 @@ def test_a_diagnosis_of_what_equals_the_expected_is_empty(known):
     results = failures(TOY, known.want, known.want, known.inputs)
     assert failing(results) == ()
     assert (
-        diagnose(TOY, known.want, known.want, ("values",), known.mistakes())
+        diagnose(TOY, known.want, known.centres, ("values",), known.mistakes())
         == []
     )
 

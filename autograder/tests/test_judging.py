@@ -13,6 +13,7 @@ from hypothesis import settings as profile
 from hypothesis import strategies as st
 
 from autograder import judging
+from autograder.diagnosis import Centres
 from autograder.exercise import Exercise, Failure, Property, find
 from autograder.judging import (
     SKIPPED,
@@ -64,7 +65,7 @@ def observation(seen=0, forbidden=(), printed="", device=None):
     }
 
 
-STANDARD = Standard({}, 0, lambda: {})
+STANDARD = Standard({}, 0, lambda: {}, Centres(toy(), 0))
 
 
 def verdict(failing=(), seen=0, forbidden=(), **options):

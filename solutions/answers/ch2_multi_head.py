@@ -4421,8 +4421,9 @@ class LatentLoops(nn.Module):
         for h in range(self.H):
             row = slice(h * D // self.H, (h + 1) * D // self.H)
             q, up = x @ self.q_proj.weight[row].T, self.k_up.weight[row]
+            value = self.v_up.weight[row]
             q, k = (q @ up, c) if absorb else (q, c @ up.T)
-            v = c @ self.v_up.weight[row].T
+            v = c if absorb else c @ value.T
             turn = self.q_rope_proj.weight.chunk(self.H)[h]
             q_rope = _rotate(x @ turn.T)
             steps = []
@@ -4440,7 +4441,8 @@ class LatentLoops(nn.Module):
                 steps.append(
                     sum(w[:, j, None] * v[:, j] for j in range(t + 1))
                 )
-            heads.append(torch.stack(steps, 1))
+            means = torch.stack(steps, 1)
+            heads.append(means @ value.T if absorb else means)
         return self.out_proj(torch.cat(heads, -1))
 
 
@@ -4943,10 +4945,10 @@ class LatentCacheRotaryPerHead(_Latent):
 @_mla(
     "common: absorb ignored",
     (
-        "With absorb=True keys of all heads are still formed from the "
-        "latents: absorb changes nothing, or not enough. Carry the queries "
-        "into the latent space with k_up's weight, and average latents "
-        "instead of values."
+        "With absorb=True keys and values of all heads are still formed from "
+        "the latents: absorb changes nothing. Carry the queries into the "
+        "latent space with k_up's weight, and average latents instead of "
+        "values."
     ),
 )
 class LatentIgnoresAbsorb(_Latent):
@@ -5020,6 +5022,42 @@ class LatentKeysByWeight(_Latent):
     def absorbed(self, q, c):
         keys = c[:, None] @ self.blocks(self.k_up).mT
         return q @ keys.mT, super().absorbed(q, c)[1]
+
+
+@_mla(
+    "hunt: half absorbed",
+    (
+        "With absorb=True you form no keys, but values: the latents of all "
+        "tokens meet v_up before they are averaged. Average the latents, then "
+        "apply each head's block of v_up once a query."
+    ),
+)
+class LatentValuesFormed(_Latent):
+    def absorbed(self, q, c):
+        values = _split(self.v_up(c), self.H)
+        return super().absorbed(q, c)[0], lambda weights: weights @ values
+
+
+@_mla(
+    "hunt: values formed one after another",
+    (
+        "With absorb=True the value of each token is formed by itself, in a "
+        "loop. They are the same values: average the latents, then apply each "
+        "head's block of v_up."
+    ),
+)
+class LatentValuesOneByOne(_Latent):
+    def absorbed(self, q, c):
+        values = [_split(self.v_up(token), self.H) for token in c.split(1, 1)]
+
+        def combine(weights):
+            shares = weights.split(1, -1)
+            return sum(
+                share * value
+                for share, value in zip(shares, values, strict=True)
+            )
+
+        return super().absorbed(q, c)[0], combine
 
 
 @_mla(

@@ -2206,10 +2206,10 @@ def _rolling_wrong(evidence, hint):
 
 
 @_rolling_wrong(
-    "crop to the window whatever the chunk; common",
+    "crop to the window whatever the chunk, deque(maxlen=window); common",
     "At most `window` tokens come back, also for a chunk. Its first query "
     "sees window − 1 older keys, its last query another window − 1: together "
-    "they need window − 1 + Tnew.",
+    "they need window − 1 + Tnew. Return first, then drop.",
 )
 class RollingCacheCropped(_Rolling):
     def give(self, x, Tnew):
@@ -2563,28 +2563,6 @@ class RollingCacheRounded(_Rolling):
 class RollingCacheWidened(_Rolling):
     def take(self, x):
         return x.float() if x.dtype == torch.float16 else x.clone()
-
-
-@_rolling_wrong(
-    "collections.deque(maxlen=window); common",
-    "A deque of `window` tokens drops the oldest ones before the new chunk "
-    "is returned. Its first query still needs window − 1 of them: return "
-    "first, then drop.",
-)
-class RollingCacheDeque(_Rolling):
-    def reset(self):
-        super().reset()
-        new = functools.partial(collections.deque, maxlen=self.window)
-        self.tokens = [new() for _ in range(self.n_layers)]
-
-    stored = property(lambda self: min(map(len, self.tokens)))
-
-    def update(self, layer, k, v):
-        pairs = zip(k.unbind(2), v.unbind(2), strict=True)
-        self.tokens[layer].extend((a.clone(), b.clone()) for a, b in pairs)
-        self.seen[layer] += k.shape[2]
-        keys, values = zip(*self.tokens[layer], strict=True)
-        return torch.stack(keys, 2), torch.stack(values, 2)
 
 
 # 6.6 PagedKVCache
