@@ -149,7 +149,7 @@ def softmax(x: Tensor, dim: int = -1) -> Tensor:
 #   leaves the global random state alone, which is good manners.
 # - `n * d_k` is at most 10 million here, so all pairs fit in memory at once.
 #   Your number has to be within sampling error of the true value: with
-#   `d_k` ≥ 8, within 7 % at `n` = 4,000 and within 32 % at `n` = 200.
+#   `d_k` ≥ 8, within 7% at `n` = 4,000 and within 32% at `n` = 200.
 #
 # **Example**
 #

@@ -110,7 +110,7 @@ def attend(
 #
 # **Why it matters:** without it, what a block receives depends on how many
 # blocks came before.
-# The mistakes are quiet: dividing by d − 1 is off by 0.07 % at d = 768, and
+# The mistakes are quiet: dividing by d − 1 is off by 0.07% at d = 768, and
 # a model trained with one definition and run with the other loses a little
 # everywhere.
 #

@@ -231,7 +231,7 @@ def decode_cost(N: int) -> dict:
 # **Why it matters:** FlashAttention does **more** arithmetic than standard
 # attention, since it computes the scores again in the backward pass, and is
 # faster all the same.
-# In the paper's measurement (GPT-2 medium on an A100) operations grow by 13 %,
+# In the paper's measurement (GPT-2 medium on an A100) operations grow by 13%,
 # traffic falls by a factor of 9, and time by a factor of 5.7.
 #
 # <details>

@@ -200,8 +200,8 @@ def transformer_flops(cfg, T: int) -> dict:
 # **Why it matters:** a utilisation is comparable between machines and models,
 # tokens a second are not.
 # Only the FLOPs that the model needs count, not those that a program does:
-# with activations computed a second time, PaLM's training used 57.8 % of the
-# hardware, of which 46.2 % were the model's (Chowdhery et al. 2022).
+# with activations computed a second time, PaLM's training used 57.8% of the
+# hardware, of which 46.2% were the model's (Chowdhery et al. 2022).
 #
 # <details>
 # <summary>Hint 1: which unit must come out?</summary>
@@ -356,7 +356,7 @@ def parametric_loss(N, D, p: dict):
 # <details>
 # <summary>Hint 1: at the best point, what balances what?</summary>
 #
-# Let N grow by 1 %; then D shrinks by 1 %.
+# Let N grow by 1%; then D shrinks by 1%.
 # By how much does $A/N^\alpha$ fall, and by how much does $B/D^\beta$ rise?
 #
 # </details>
@@ -531,8 +531,8 @@ def kaplan_loss(N: float | None = None, D: float | None = None) -> float:
 # honest of Chinchilla's three methods, but not an unbiased one: a real valley
 # is no parabola.
 # On losses from the rounded constants of 7.3, nine sizes from a quarter to
-# four times the best one give an N_opt that is 1.4 % too large; nine sizes
-# from a sixteenth of the best one up to it give one that is 10 % too small.
+# four times the best one give an N_opt that is 1.4% too large; nine sizes
+# from a sixteenth of the best one up to it give one that is 10% too small.
 # If all budgets from 1e18 to 1e22 use the same sizes from 3e7 to 1e10, the
 # vertices of large budgets are missed by more than those of small ones, and
 # the exponent comes out as 0.414 instead of 0.452.
@@ -620,10 +620,10 @@ def isoflop_fit(runs: list[dict]) -> dict:
 #   sizes, in every combination.
 #   The true α and β lie between 0.25 and 0.55, E between 1.4 and 2.2, A and B
 #   between 80 and 20,000.
-#   Losses are exact, or off by up to 0.1 % with three of the 36 runs broken:
-#   their loss is 10 to 30 % too high.
+#   Losses are exact, or off by up to 0.1% with three of the 36 runs broken:
+#   their loss is 10 to 30% too high.
 # - α, β and E are judged to ±0.04, and the losses that your constants predict
-#   to 1 %, in the middle of the data $(N = 10^{8.5}, D = 10^{9.5})$ and
+#   to 1%, in the middle of the data $(N = 10^{8.5}, D = 10^{9.5})$ and
 #   beyond them $(N = 10^{11}, D = 10^{12}).$
 #   One case has broken runs and δ = 10, far above all residuals; the minimum
 #   of the sum is not at the true constants then, and you are compared with

@@ -330,12 +330,12 @@ score_std = Exercise(
             gate=True,
         ),
         law(
-            "within 7 % of the truth",
+            "within 7% of the truth",
             _std_values,
             points=1.5,
             gate=True,
             because=(
-                "7 % is 5.3 standard errors at d_k = 8, n = 4,000, and 32 % "
+                "7% is 5.3 standard errors at d_k = 8, n = 4,000, and 32% "
                 "is 5.5 at n = 200"
             ),
             says=(

@@ -39,7 +39,7 @@ SINGLE = "6e-8 an operation, over sums of some tens of terms"
 HALF = "float16 has 11 bits: one unit in the last place below 4 is 2e-3"
 SPREAD = (
     "standard deviations in steps of half an octave: 1,024 draws miss the "
-    "nearer border (16 %) with a probability below 1e-12"
+    "nearer border (16%) with a probability below 1e-12"
 )
 RUNS, FORM, UNCHANGED, _ = of_calls()
 

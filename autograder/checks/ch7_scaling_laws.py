@@ -851,7 +851,7 @@ def fit_inputs(rng):
     # Three of the largest models, which no symmetric average can mend.
     largest = [(5, int(i)) for i in rng.permutation(6)[:3]]
     # With these, squares of L and squares of ln L lead far apart, while
-    # relative errors of 15 to 20 % are still as good as those of ln L.
+    # relative errors of 15 to 20% are still as good as those of ln L.
     shortest = [(0, 0), (0, 1), (0, 2)]
     first, second, third = truth(False), truth(True), truth(False)
     return {
@@ -973,7 +973,7 @@ fit_chinchilla = Exercise(
             [_prediction_near],
             *ROBUST,
             points=2.5,
-            because="the minimum predicts to 0.4 % in every draw",
+            because="the minimum predicts to 0.4% in every draw",
             says=(
                 "With your constants E + A/N^α + B/D^β has to give the true "
                 "losses: A, B and E are due, not their logarithms, and each "

@@ -16,7 +16,7 @@ def _loss(p, N, D):
 
 
 def _best(p, C):
-    """The best size for each compute, to the grid's 0.1 %. C: (n,)"""
+    """The best size for each compute, to the grid's 0.1%. C: (n,)"""
     N = np.logspace(1, 16, 40_000)[:, None]
     return N[_loss(p, N, np.asarray(C) / 6 / N).argmin(0), 0]
 

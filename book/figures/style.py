@@ -21,6 +21,7 @@ import secrets
 import matplotlib as mpl
 import matplotlib.pyplot as plt
 from IPython.display import HTML, SVG
+from matplotlib.ticker import ScalarFormatter
 
 ASSETS = pathlib.Path(__file__).parent.parent / "assets" / "interactive"
 
@@ -61,6 +62,7 @@ def picture(draw):
     def show(*args, **kwargs):
         with mpl.rc_context(RC):
             figure = draw(*args, **kwargs)
+            _group_thousands(figure)
             file = io.StringIO()
             # A date would make every build differ from the last.
             figure.savefig(file, format="svg", metadata={"Date": None})
@@ -68,6 +70,15 @@ def picture(draw):
         return SVG(file.getvalue())
 
     return show
+
+
+def _group_thousands(figure):
+    """Write 1,000 on axes as the text does."""
+    for ax in figure.axes:
+        for axis in (ax.xaxis, ax.yaxis):
+            plain = type(axis.get_major_formatter()) is ScalarFormatter
+            if plain and 1000 <= max(map(abs, axis.get_view_interval())) < 1e6:
+                axis.set_major_formatter("{x:,g}")
 
 
 def weight_map(ax, weights, *, title="", digits=2):

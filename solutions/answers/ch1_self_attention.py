@@ -720,7 +720,7 @@ def score_std_keys_equal_queries(d_k, n, scale, seed=0):
     "score_std",
     hint=(
         "You draw a fixed number of pairs and ignore n, so a larger n does "
-        "not make the measurement more exact: it stays about 10 % off. The "
+        "not make the measurement more exact: it stays about 10% off. The "
         "number of rows that you draw should be n."
     ),
     evidence="argument ignored; plausible",

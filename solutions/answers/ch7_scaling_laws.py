@@ -165,7 +165,7 @@ def flops_attention_halved(cfg, T):
     "M353 nanoGPT#322",
     "attention is 0: you count the weights' products only. QKᵀ and weights "
     "times V hold no parameters but cost FLOPs, in GPT-2 small at T = 1024 "
-    "22 % of what the blocks' weights cost.",
+    "22% of what the blocks' weights cost.",
 )
 def flops_no_attention(cfg, T):
     return _flops(cfg, T, attention=0)

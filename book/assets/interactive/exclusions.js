@@ -94,7 +94,7 @@
       const reached = draws.map((each) => each.at(far));
       const low = 10 ** share(reached, 0.025);
       const high = 10 ** share(reached, 0.975);
-      line.textContent = `Exponent ${whole.slope.toFixed(2)}, 95 % of the ` +
+      line.textContent = `Exponent ${whole.slope.toFixed(2)}, 95% of the ` +
         `resamplings from ${share(slopes, 0.025).toFixed(2)} to ` +
         `${share(slopes, 0.975).toFixed(2)}. At ${times(data.far)} FLOPs ` +
         `the best size would be ` +

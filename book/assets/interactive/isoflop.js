@@ -229,7 +229,7 @@
       (off.value === 0 ? "That is your model." :
         `Yours (orange ring): ${words(N)} parameters on ` +
         `${words(C / 6 / N)} ${unit}, loss ${own.toFixed(3)}; the best ` +
-        `model reaches that with ${Math.round(100 * share)} % of the compute.`);
+        `model reaches that with ${Math.round(100 * share)}% of the compute.`);
   };
   budget.value = fraction(data.sets[names[0]].start);
   update();

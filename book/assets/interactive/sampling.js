@@ -4,9 +4,9 @@
   root.replaceChildren();
   const V = data.letters.length;
   const rows = Math.min(14, V);
-  const percent = (p) => p >= 0.0995 ? `${(100 * p).toFixed(0)} %`
-    : p >= 0.00095 ? `${(100 * p).toFixed(1)} %`
-      : p > 0 ? "< 0.1 %" : "0";
+  const percent = (p) => p >= 0.0995 ? `${(100 * p).toFixed(0)}%`
+    : p >= 0.00095 ? `${(100 * p).toFixed(1)}%`
+      : p > 0 ? "< 0.1%" : "0";
 
   const context = ui.choice(root, "After the text",
     data.contexts.map(({ text }, i) => [String(i), `\u201c${text}\u201d`]),
