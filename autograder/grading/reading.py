@@ -9,7 +9,7 @@ import json
 import re
 
 MAX_BYTES = 50 * 2**20
-MAX_CODE = 4 * 2**20  # characters in all cells of code; a lesson has 50,000
+MAX_CODE = 16 * 2**20  # characters in all cells of code; a lesson has 50,000
 CONFLICT = re.compile(r"^<{7}(?: |$)", re.MULTILINE)
 SCRIPT_CELL = re.compile(r"^(?:# ?%%.*|# In\[.*\]:?)$", re.MULTILINE)
 DEFINES = re.compile(r"^[ \t]*(def|class|import|from) ", re.MULTILINE)

@@ -6,13 +6,14 @@ import subprocess
 import sys
 import textwrap
 import time
+import types
 import warnings
 
 import numpy as np
 import pytest
 import torch
 
-from autograder import check, checker, goldens, judging
+from autograder import answers, check, checker, goldens, judging
 from autograder.checker import Check, UnknownExerciseError
 from autograder.goldens import MissingGoldenError
 from autograder.report import Report
@@ -70,6 +71,36 @@ def test_an_answer_that_knows_the_visible_inputs_fails_fresh_ones(
     assert check("padding_mask", recite).passed
     report = check("padding_mask", recite, fresh=True)
     assert report.points == 0 and not report.passed
+
+
+def test_right_answers_pass_where_einsum_seeks_the_cheapest_order(
+    monkeypatch,
+):
+    """As where opt_einsum is installed: with JAX, and on Colab."""
+
+    def path(equation, *operands, optimize):
+        shapes = [np.empty(each.shape) for each in operands]
+        found, _ = np.einsum_path(equation, *shapes, optimize="optimal")
+        planned.append(equation)
+        return [found[1:]]
+
+    planned = []
+    library = types.SimpleNamespace(contract_path=path)
+    monkeypatch.setattr(
+        torch.backends,
+        "opt_einsum",
+        types.SimpleNamespace(
+            enabled=True,
+            strategy="auto",
+            is_available=lambda: True,
+            get_opt_einsum=lambda: library,
+        ),
+    )
+    for answer in answers.of("ch2_multi_head", "LatentAttention"):
+        if answer.kind == "right":
+            report = check("LatentAttention", answer.object)
+            assert report.passed, f"{answer.id}: {report}"
+    assert planned
 
 
 # Anything a cell can hold

@@ -117,6 +117,7 @@ def test_an_answer_turned_into_text_and_split():
 
 @pytest.mark.parametrize("lesson", LESSONS)
 @settings(max_examples=25, deadline=None)
+@example([faults.data_pasted] * 6, "everything_copied", 0, "utf-8")
 @given(
     st.lists(st.sampled_from(FREE), max_size=6),
     st.sampled_from([None, *sorted(ALONE)]),

@@ -218,8 +218,8 @@ def test_scripts_of_colab_and_jupytext():
         ),
         (b"x" * (51 * 2**20), "MB"),
         (
-            TEXT.replace("def f", "#" * 5 * 2**20 + "\\ndef f").encode(),
-            "5 MB of code",
+            TEXT.replace("def f", "#" * 17 * 2**20 + "\\ndef f").encode(),
+            "17 MB of code",
         ),
     ],
     ids=range(15),
