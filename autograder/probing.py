@@ -233,7 +233,9 @@ def _state_restored():
     )
     with (
         torch.random.fork_rng(devices=gpus),
+        torch.inference_mode(False),
         torch.enable_grad(),
+        torch.autocast("cpu", enabled=False),
         np.errstate(all="warn", under="ignore"),
         warnings.catch_warnings(),
     ):

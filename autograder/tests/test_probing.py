@@ -216,6 +216,7 @@ def state():
         "dtype": torch.get_default_dtype(),
         "device": torch.get_default_device(),
         "gradients": torch.is_grad_enabled(),
+        "autocast": torch.is_autocast_enabled("cpu"),
         "threads": torch.get_num_threads(),
         "warnings": list(warnings.filters),
         "numpy errors": np.geterr(),
@@ -234,6 +235,7 @@ def vandal(x):
     torch.set_default_dtype(torch.float64)
     torch.set_default_device("meta")
     torch.set_grad_enabled(False)
+    torch.set_autocast_enabled("cpu", True)
     torch.set_num_threads(2)
     warnings.simplefilter("error")
     np.seterr(all="raise")
@@ -267,6 +269,8 @@ def test_an_answer_starts_from_the_same_settings_whatever_was_set():
             np.random.rand(),
             random.random(),
             torch.is_grad_enabled(),
+            torch.is_inference_mode_enabled(),
+            torch.is_autocast_enabled("cpu"),
             str(torch.get_default_dtype()),
         ]
 
@@ -274,7 +278,7 @@ def test_an_answer_starts_from_the_same_settings_whatever_was_set():
     torch.set_default_dtype(torch.float64)
     torch.rand(1), np.random.rand(), random.random()
     try:
-        with torch.no_grad():
+        with torch.inference_mode(), torch.autocast("cpu"):
             assert seen_by(answer, np.ones(1))["out"] == first
     finally:
         torch.set_default_dtype(torch.float32)
