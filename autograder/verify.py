@@ -21,17 +21,15 @@ import torch
 from autograder import answers, build, pages
 from autograder.checker import check_visible, look
 from autograder.course import ROOT, released_path
-from autograder.diagnosis import SAME, Centres, alike, sketch
+from autograder.diagnosis import SAME, alike, sketch
 from autograder.exercise import exercises, find, lessons
 from autograder.goldens import golden_is_current
 from autograder.judging import (
-    Standard,
     failing,
     failures,
     fresh_standard,
     judge,
     mistake,
-    oracle_observations,
     visible_standard,
 )
 
@@ -240,21 +238,20 @@ def _reports_on_mistakes(lesson, exercise):
     yield "visible inputs", {id: report for id, (_, report) in known.items()}
     exercise = _unwatched(exercise)
     for seed in range(SEEDS):
-        inputs = exercise.fresh_inputs(seed)
-        want = oracle_observations(lesson, exercise, inputs)
+        standard = fresh_standard(lesson, exercise, seed)
         looks, results, known = {}, {}, {}
         for each in wrong:
-            looks[each.id] = look(exercise, each.object, inputs)
+            looks[each.id] = look(exercise, each.object, standard.inputs)
             seen = looks[each.id]["seen"]
-            results[each.id] = failures(exercise, seen, want, inputs)
+            results[each.id] = failures(
+                exercise, seen, standard.want, standard.inputs
+            )
             known[each.id] = mistake(
                 exercise, each.hint, seen, results[each.id]
             )
-        standard = Standard(
-            inputs,
-            want,
-            functools.partial(dict, known),
-            Centres(exercise, want),
+        # Made from these looks, instead of by looking once more.
+        standard = dataclasses.replace(
+            standard, mistakes=functools.partial(dict, known)
         )
         yield (
             f"seed {seed}",
