@@ -10,9 +10,16 @@ import torch
 from torch import nn
 from torch.overrides import TorchFunctionMode
 
-from autograder.exercise import Failure, Property, of_calls
+from autograder.exercise import Failure, Property, law, of_calls
 from autograder.observations import Raised, plain
-from autograder.probing import call, case, on_device, stopped, to_tensor
+from autograder.probing import (
+    call,
+    case,
+    on_device,
+    stays_there,
+    stopped,
+    to_tensor,
+)
 
 # What torch emulates, slowly, on the meta device, where nothing has a value.
 DRAWS = {
@@ -163,6 +170,35 @@ def _played(script, module, one):
         return plain(script(module, one))
     except BaseException as error:
         return stopped(error)
+
+
+def moved(module, one):
+    """A script: whether the module works on a device to which it is moved."""
+    return stays_there(module.to("meta"), one)
+
+
+def follows_device(*cases):
+    """In the named cases, of which `moved` is the script."""
+
+    def judge(seen, want, inputs):
+        for name in cases:
+            if seen[name]["out"] is not True:
+                return Failure(
+                    "moved to another device with .to(device), the module "
+                    "still uses a tensor on the old one",
+                    name,
+                )
+        return None
+
+    return law(
+        "follows its device",
+        judge,
+        because="no run on the CPU shows it",
+        says=(
+            "Register a stored mask as a buffer, and make new tensors on the "
+            "device of an argument: device=x.device."
+        ),
+    )
 
 
 def _load(module, weights, one):

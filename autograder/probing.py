@@ -277,6 +277,48 @@ def mixes_devices(error):
     return "expected device" in text or "same device" in text
 
 
+def stays_there(answer, one):
+    """Whether a call keeps to the device of its arguments.
+
+    The meta device computes nothing, but knows where a tensor lies.
+
+    answer: a function, or a module that has been moved there
+    one: as made by `case`
+    """
+
+    def moved(value):
+        value = to_tensor(value, one)
+        return value.to("meta") if isinstance(value, torch.Tensor) else value
+
+    args = [moved(value) for value in one["args"]]
+    kwargs = {name: moved(value) for name, value in one["kwargs"].items()}
+    try:
+        with _Apart():
+            out = answer(*args, **kwargs)
+    except Exception as error:
+        # Answers that look at values cannot run there and may be right.
+        return not mixes_devices(error)
+    outs = out if isinstance(out, list | tuple) else [out]
+    return all(part.is_meta for part in outs if torch.is_tensor(part))
+
+
+class _Apart(TorchDispatchMode):
+    """Raises where a GPU's kernels would, but those of meta do not."""
+
+    STRICT = {"mm", "bmm", "addmm", "baddbmm", "embedding", "gather"}
+
+    @classmethod
+    def _should_skip_dynamo(cls):
+        return False  # as in _Kernels
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        if func.overloadpacket.__name__ in self.STRICT:
+            places = {each.device for each in args if torch.is_tensor(each)}
+            if len(places) > 1:
+                raise RuntimeError("tensors are not on the same device")
+        return func(*args, **(kwargs or {}))
+
+
 @contextlib.contextmanager
 def quiet_numbers():
     """No warning about infinities and NaN, whatever the learner has set."""

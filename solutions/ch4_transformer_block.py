@@ -31,6 +31,8 @@
 #   the dtype of the result.
 #   `float64` stays `float64` all the way.
 #   Half precision means `float16` and `bfloat16`.
+# - **Device.** After `module.to(device)`, everything that the module uses is
+#   on that device: a mask is made where `x` lies, or registered as a buffer.
 # - **Autograd.** Gradients flow to every floating input and every parameter.
 # - **Modes.** In eval mode (`module.eval()`) a module is a function: the same
 #   input gives the same output.

@@ -28,6 +28,8 @@
 #   names that is no GPT.
 # - **Precision.** `float64` stays `float64` all the way; half-precision
 #   inputs give half-precision results.
+# - **Device.** After `model.to(device)`, everything that the model uses is on
+#   that device: positions and masks are made where the ids lie.
 # - **Arguments** are never modified, but for the model where that is the
 #   task, and may be non-contiguous views.
 #   A model is left in the mode, train or eval, in which it was found.

@@ -32,6 +32,8 @@
 #   Gradients through a cache are not asked for.
 # - **Precision.** `float64` stays `float64` all the way; half-precision inputs
 #   are computed in `float32`.
+# - **Device.** Whatever is made (buffers, masks, positions) lies where the
+#   arguments lie.
 # - **Arguments** are never modified, and may be non-contiguous views.
 
 # %% provided="imports"

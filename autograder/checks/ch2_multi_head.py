@@ -16,9 +16,16 @@ from autograder.exercise import (
     trouble,
     values,
 )
-from autograder.modules import call_modules, draw, module_case, of_modules
+from autograder.modules import (
+    call_modules,
+    draw,
+    follows_device,
+    module_case,
+    moved,
+    of_modules,
+)
 from autograder.observations import Raised, bare, number
-from autograder.probing import call_numpy, case, mixes_devices, to_tensor
+from autograder.probing import call_numpy, case, to_tensor
 
 LIBRARY = ("multi_head_attention_forward", "_native_multi_head_attention")
 SINGLE = "6e-8 an operation; sums of up to 14 terms of size 1"
@@ -70,47 +77,6 @@ def refuses_to_build(name, case, *, says, points, mentions=()):
         return part.judge(seen, want, inputs)
 
     return dataclasses.replace(part, judge=judge)
-
-
-def moved(module, one):
-    """Whether the module works on the device to which it was moved."""
-
-    def there(value):
-        value = to_tensor(value, one)
-        return value.to("meta") if torch.is_tensor(value) else value
-
-    args = [there(value) for value in one["args"]]
-    kwargs = {name: there(value) for name, value in one["kwargs"].items()}
-    try:
-        out = module.to("meta")(*args, **kwargs)
-    except Exception as error:
-        # Answers that look at values cannot run there and may be right.
-        return not mixes_devices(error)
-    return not torch.is_tensor(out) or out.is_meta
-
-
-def _device_followed(*names):
-    def judge(seen, want, inputs):
-        for name in names:
-            if seen[name]["out"] is not True:
-                return Failure(
-                    "moved to another device with .to(device), the "
-                    "module still uses a tensor on the old one",
-                    name,
-                )
-        return None
-
-    return judge
-
-
-def follows_device(*names):
-    """In the named cases, of which `moved` is the script."""
-    return law(
-        "follows its device",
-        _device_followed(*names),
-        because="no run on the CPU shows it",
-        says=("Register a stored mask as a buffer, or make it on x.device."),
-    )
 
 
 def _not_saved(seen, want, inputs):

@@ -16,7 +16,14 @@ from autograder.exercise import (
     trouble,
     values,
 )
-from autograder.modules import call_modules, draw, module_case, of_modules
+from autograder.modules import (
+    call_modules,
+    draw,
+    follows_device,
+    module_case,
+    moved,
+    of_modules,
+)
 from autograder.observations import (
     Array,
     Raised,
@@ -608,6 +615,7 @@ SwiGLU = Exercise(
 
 # 4.3
 
+MOVED = "moved to another device"
 DROPOUT = 0.25
 DRAWS = 512  # examples in which dropped entries are counted
 
@@ -869,6 +877,7 @@ def block_inputs(rng):
         "gradient": built(4, 2)(z, upstream=[up]),
         "gradient, post-LN": built(4, 2, norm_first=False)(z, upstream=[up]),
         "float32": plain(x.astype("float32"), dtype="float32"),
+        MOVED: equal(rng.randn(1, 4, 9)),
         **dropped_cases(dropped),
         UNEVEN: uneven_case(),
         **post_dropped_cases(),
@@ -893,6 +902,7 @@ def probe_block(answer, inputs):
         UNEVEN: scatter,
         **dict.fromkeys(post_dropped_cases(), survivors),
         "after other sequences": after_others,
+        MOVED: moved,
     }
     return call_modules(answer, inputs, scripts)
 
@@ -1077,6 +1087,7 @@ TransformerBlock = Exercise(
                 "length, keys, values) and uses it in the next."
             ),
         ),
+        follows_device(MOVED),
         law(
             "where dropout acts",
             _dropout_places,
@@ -1449,6 +1460,7 @@ def encoder_inputs(rng):
         "float32": plain(x.astype("float32"), keep, dtype="float32"),
         "axes exchanged": plain(rng.randn(5, 2, 15).transpose(1, 0, 2)),
         "after a call with keep": small(y, kept),
+        MOVED: small(y, kept),
         "in train mode": plain(x, keep, mode="train"),
     }
 
@@ -1461,7 +1473,7 @@ def after_padding(module, one):
 
 
 def probe_encoder(answer, inputs):
-    scripts = {"after a call with keep": after_padding}
+    scripts = {"after a call with keep": after_padding, MOVED: moved}
     return call_modules(answer, inputs, scripts)
 
 
@@ -1570,6 +1582,7 @@ EncoderLayer = Exercise(
             "after a call with keep",
             says=KEEPS_NOTHING,
         ),
+        follows_device(MOVED),
     ),
     kind="class",
     probe=probe_encoder,
@@ -1654,6 +1667,7 @@ def decoder_inputs(rng):
             *(rng.randn(T, 2, 15).transpose(1, 0, 2) for T in (5, 7))
         ),
         "after another memory": small(y, m, kept),
+        MOVED: small(y, m, kept),
         "in train mode": plain(x, memory, keep, mode="train"),
     }
 
@@ -1666,7 +1680,7 @@ def after_memory(module, one):
 
 
 def probe_decoder(answer, inputs):
-    scripts = {"after another memory": after_memory}
+    scripts = {"after another memory": after_memory, MOVED: moved}
     return call_modules(answer, inputs, scripts)
 
 
@@ -1779,6 +1793,7 @@ DecoderLayer = Exercise(
             "after another memory",
             says=KEEPS_NOTHING,
         ),
+        follows_device(MOVED),
     ),
     kind="class",
     probe=probe_decoder,
@@ -2213,8 +2228,13 @@ def vit_inputs(rng):
         "a dim image": plain(images * 1e-3),
         "gradient": built(4, 2)(images, upstream=[rng.randn(2, 5)]),
         "float32": plain(images.astype("float32"), dtype="float32"),
+        MOVED: plain(images),
         "base size": module_case(((), {}), None, meta=True),
     }
+
+
+def probe_vit(answer, inputs):
+    return call_modules(answer, inputs, {MOVED: moved})
 
 
 def _sees_all(seen, want, inputs):
@@ -2286,9 +2306,10 @@ ViT = Exercise(
             says=("float32 images give float32 logits."),
         ),
         values("train mode", "in train mode", says=NO_DROPOUT),
+        follows_device(MOVED),
     ),
     kind="class",
-    probe=call_modules,
+    probe=probe_vit,
 )
 
 

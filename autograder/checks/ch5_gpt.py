@@ -21,7 +21,9 @@ from autograder.modules import (
     GPTConfig,
     call_modules,
     draw,
+    follows_device,
     module_case,
+    moved,
     of_modules,
 )
 from autograder.observations import (
@@ -185,6 +187,7 @@ def gpt_inputs(rng):
         "float32": plain_(x, dtype="float32"),
         "float16": small(y, y, dtype="float16"),
         "two tokens, then seven": plain_(ids(11, 1, 7)),
+        "moved to another device": small(y, y),
         "as built": module_case(
             (
                 (),
@@ -309,6 +312,7 @@ def probe_gpt(answer, inputs):
 
     scripts = {
         "two tokens, then seven": two_lengths,
+        "moved to another device": moved,
         "as built": starts_of(built),
         "a thousand texts of one token": left_by_dropout,
     }
@@ -613,6 +617,7 @@ GPT = Exercise(
                 "first call (a mask, positions) is too short for the next."
             ),
         ),
+        follows_device("moved to another device"),
         twins=False,
     ),
     kind="class",

@@ -23,6 +23,7 @@ from autograder.modules import (
     GPTConfig,
     call_modules,
     draw,
+    follows_device,
     module_case,
     of_modules,
 )
@@ -41,6 +42,7 @@ from autograder.probing import (
     call_numpy,
     call_torch,
     case,
+    stays_there,
     stopped,
     to_tensor,
 )
@@ -897,6 +899,7 @@ def cached_inputs(rng):
         "the cache was reset": small(y, chunks=[3, 1, 1]),
         "a second text": small(y[:, :4], chunks=[2, 2]),
         "no cache after a cache": small(y, chunks=[3, 1, 1]),
+        "moved to another device": small(y, chunks=[3, 1, 1]),
         "float32": large(x, dtype="float32"),
     }
 
@@ -993,6 +996,18 @@ def _without_after(module, one):
     }
 
 
+def _moved(module, one):
+    """Whether chunks with a cache work on a device to which it is moved."""
+    module.to("meta")
+    cache = Joined(len(module.blocks))
+    chunks = one["kwargs"]["chunks"]
+
+    def steps(ids):
+        return [module(part, cache) for part in ids.split(chunks, dim=1)]
+
+    return stays_there(steps, {**one, "kwargs": {}})
+
+
 SCRIPTS = {
     name: _chunked
     for name in (
@@ -1013,6 +1028,7 @@ SCRIPTS = {
     "the cache was reset": _reset,
     "a second text": _begun_anew,
     "no cache after a cache": _without_after,
+    "moved to another device": _moved,
 }
 
 
@@ -1239,6 +1255,7 @@ CachedGPT = Exercise(
             because=SINGLE,
             says="float32 weights give float32 logits.",
         ),
+        follows_device("moved to another device"),
     ),
     probe=probe_cached,
     kind="class",

@@ -1899,7 +1899,8 @@ class _Block(_Attends):
         return F.gelu(x, approximate=self.form)
 
     def causal(self, T):
-        return torch.ones(T, T, dtype=torch.bool).tril()
+        place = self.ln1.weight.device
+        return torch.ones(T, T, dtype=torch.bool, device=place).tril()
 
     def project(self, x):
         return self.drop(self.attn["out_proj"](x))
@@ -2013,8 +2014,8 @@ class BlockEinsum(_Block):
     def mix(self, q, k, v, keep):
         q, k, v = (t.unflatten(-1, (self.n_heads, -1)) for t in (q, k, v))
         scores = torch.einsum("bihd,bjhd->hbij", q, k) / q.shape[-1] ** 0.5
-        T = q.shape[1]
-        scores = scores + torch.full((T, T), -math.inf).triu(1)
+        future = torch.full_like(scores[0, 0], -math.inf).triu(1)
+        scores = scores + future
         weights = self.drop(torch.softmax(scores, -1))
         return torch.einsum("hbij,bjhd->bihd", weights, v).flatten(2)
 
@@ -2416,6 +2417,19 @@ class BlockNormOverTime(_Block):
 
 
 @_block(
+    "M063: made on the default device",
+    (
+        "The causal mask is made on the CPU, whatever the device of x: on a "
+        "GPU the block stops. Make it on x.device, or register it as a "
+        "buffer that is not saved."
+    ),
+)
+class BlockMaskOnCpu(_Block):
+    def causal(self, T):
+        return torch.ones(T, T, dtype=torch.bool).tril()
+
+
+@_block(
     "M052, M064 jadore801120#19",
     (
         "Your attention has no causal mask: every token sees those after it, "
@@ -2424,7 +2438,7 @@ class BlockNormOverTime(_Block):
 )
 class BlockNotCausal(_Block):
     def causal(self, T):
-        return torch.ones(T, T, dtype=torch.bool)
+        return torch.ones_like(super().causal(T))
 
 
 @_block(
@@ -2436,7 +2450,7 @@ class BlockNotCausal(_Block):
 )
 class BlockSeesOneAhead(_Block):
     def causal(self, T):
-        return torch.ones(T, T, dtype=torch.bool).tril(1)
+        return torch.ones_like(super().causal(T)).tril(1)
 
 
 @_block(
@@ -2448,7 +2462,7 @@ class BlockSeesOneAhead(_Block):
 )
 class BlockHidesItself(_Block):
     def causal(self, T):
-        return torch.ones(T, T, dtype=torch.bool).tril(-1)
+        return torch.ones_like(super().causal(T)).tril(-1)
 
 
 @_block(
@@ -2461,7 +2475,7 @@ class BlockHidesItself(_Block):
 )
 class BlockMaskInverted(_Block):
     def causal(self, T):
-        return torch.ones(T, T, dtype=torch.bool).triu()
+        return torch.ones_like(super().causal(T)).triu()
 
 
 @_block(
@@ -3944,6 +3958,23 @@ def _encoder(evidence, hint):
 
 
 @_encoder(
+    "M063: made on the default device",
+    (
+        "The zeros for rows without a key are made on the CPU, whatever the "
+        "device of x: on a GPU the layer stops. torch.zeros_like(weights) "
+        "has the right device and dtype."
+    ),
+)
+class EncoderZerosOnCpu(_Encoder):
+    def weights(self, scores, keep):
+        weights = super().weights(scores, keep)
+        if keep is None:
+            return weights
+        zeros = torch.zeros(scores.shape, dtype=scores.dtype)
+        return torch.where(keep, weights, zeros)
+
+
+@_encoder(
     "decoder's mask in an encoder; common",
     (
         "Your attention is causal. An encoder reads the whole input at once: "
@@ -4417,7 +4448,8 @@ class _Decoder(_Attends):
         )
 
     def causal(self, T):
-        return torch.ones(T, T, dtype=torch.bool).tril()
+        place = self.ln1.weight.device
+        return torch.ones(T, T, dtype=torch.bool, device=place).tril()
 
     def attend(self, x):
         return self.attn["out_proj"](
@@ -4618,12 +4650,25 @@ class DecoderNotCausal(_Decoder):
 
 
 @_decoder(
+    "M063: made on the default device",
+    (
+        "The causal mask is made on the CPU, whatever the device of x: on a "
+        "GPU the block stops. Make it on x.device, or register it as a "
+        "buffer that is not saved."
+    ),
+)
+class DecoderMaskOnCpu(_Decoder):
+    def causal(self, T):
+        return torch.ones(T, T, dtype=torch.bool).tril()
+
+
+@_decoder(
     "M041, M053 inverted mask",
     ("The causal mask is inverted: each token sees only what comes after it."),
 )
 class DecoderMaskInverted(_Decoder):
     def causal(self, T):
-        return torch.ones(T, T, dtype=torch.bool).triu()
+        return torch.ones_like(super().causal(T)).triu()
 
 
 @_decoder(
@@ -4632,7 +4677,7 @@ class DecoderMaskInverted(_Decoder):
 )
 class DecoderSeesOneAhead(_Decoder):
     def causal(self, T):
-        return torch.ones(T, T, dtype=torch.bool).tril(1)
+        return torch.ones_like(super().causal(T)).tril(1)
 
 
 @_decoder(
@@ -4647,9 +4692,8 @@ class DecoderCausalCross(_Decoder):
         return self.cut if keep is None else self.cut & super().mask(x, keep)
 
     def cross(self, x, memory, keep):
-        self.cut = torch.ones(
-            x.shape[1], memory.shape[1], dtype=torch.bool
-        ).tril()
+        shape = x.shape[1], memory.shape[1]
+        self.cut = x.new_ones(shape, dtype=torch.bool).tril()
         return super().cross(x, memory, keep)
 
 

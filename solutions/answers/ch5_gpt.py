@@ -83,12 +83,16 @@ class _GPT(nn.Module):
         if T > self.cfg.context_length:
             raise ValueError(f"{T} tokens are too many")
 
+    def positions(self, ids):
+        return torch.arange(ids.shape[1], device=ids.device)
+
     def embed(self, ids):
-        positions = torch.arange(ids.shape[1])
-        return self.drop(self.tok_embed(ids) + self.pos_embed(positions))
+        places = self.pos_embed(self.positions(ids))
+        return self.drop(self.tok_embed(ids) + places)
 
     def keep(self, T):
-        return torch.ones(T, T, dtype=torch.bool).tril()
+        place = self.tok_embed.weight.device
+        return torch.ones(T, T, dtype=torch.bool, device=place).tril()
 
     def scale(self, q):
         return q.shape[-1] ** -0.5
@@ -370,7 +374,7 @@ class GPTOtherNames(_GPT):
         self.lm_head.weight = self.wte.weight
 
     def embed(self, ids):
-        return self.wte(ids) + self.wpe(torch.arange(ids.shape[1]))
+        return self.wte(ids) + self.wpe(self.positions(ids))
 
 
 @_gpt(
@@ -394,15 +398,24 @@ class GPTFirstPosition(_GPT):
 
 
 @_gpt(
+    "M063: made on the default device",
+    "The positions are made on the CPU, whatever the device of ids: on a GPU "
+    "the model stops. Make what you create (positions, a mask) on "
+    "ids.device.",
+)
+class GPTPositionsOnCpu(_GPT):
+    def positions(self, ids):
+        return torch.arange(ids.shape[1])
+
+
+@_gpt(
     "positions counted from 1",
     "Your positions start at 1. They start at 0, and the last row would be "
     "one too far.",
 )
 class GPTPositionsFromOne(_GPT):
-    def embed(self, ids):
-        positions = torch.arange(1, ids.shape[1] + 1)
-        positions = positions % self.cfg.context_length
-        return self.drop(self.tok_embed(ids) + self.pos_embed(positions))
+    def positions(self, ids):
+        return (super().positions(ids) + 1) % self.cfg.context_length
 
 
 @_gpt(
@@ -594,7 +607,7 @@ class GPTOtherEps(_GPT):
 )
 class GPTSeesFuture(_GPT):
     def keep(self, T):
-        return torch.ones(T, T, dtype=torch.bool)
+        return torch.ones_like(super().keep(T))
 
 
 @_gpt(
@@ -604,7 +617,7 @@ class GPTSeesFuture(_GPT):
 )
 class GPTMaskOffByOne(_GPT):
     def keep(self, T):
-        return torch.ones(T, T, dtype=torch.bool).tril(1)
+        return torch.ones_like(super().keep(T)).tril(1)
 
 
 @_gpt(
@@ -864,9 +877,8 @@ class GPTWraps(_GPT):
     def check(self, T):
         pass
 
-    def embed(self, ids):
-        positions = torch.arange(ids.shape[1]) % self.cfg.context_length
-        return self.drop(self.tok_embed(ids) + self.pos_embed(positions))
+    def positions(self, ids):
+        return super().positions(ids) % self.cfg.context_length
 
 
 @_gpt(
@@ -1299,7 +1311,7 @@ class GPTFloatMask(_GPT):
     def attend(self, attn, x):
         q, k, v = self.split(attn.qkv_proj(x))
         T = x.shape[1]
-        hidden = torch.full((T, T), -math.inf).triu(1)
+        hidden = torch.full((T, T), -math.inf, device=x.device).triu(1)
         weights = self.weights(self.scale(q) * (q @ k.mT) + hidden)
         return self.drop(attn.out_proj(self.merge(weights @ v)))
 

@@ -1297,7 +1297,8 @@ class _Cached(nn.Module):
         return 0 if cache is None else cache.length
 
     def positions(self, start, T):
-        return torch.arange(start, start + T)
+        place = self.pos_embed.weight.device
+        return torch.arange(start, start + T, device=place)
 
     def split(self, qkv):
         return [
@@ -1309,7 +1310,9 @@ class _Cached(nn.Module):
         return (k, v) if cache is None else cache.update(layer, k, v)
 
     def keep(self, Tq, Tk):
-        return torch.ones(Tq, Tk, dtype=torch.bool).tril(Tk - Tq)
+        place = self.pos_embed.weight.device
+        seen = torch.ones(Tq, Tk, dtype=torch.bool, device=place)
+        return seen.tril(Tk - Tq)
 
     def attend(self, q, k, v):
         scores = q @ k.mT / math.sqrt(q.shape[-1])
@@ -1389,7 +1392,7 @@ class CachedGPTWhole(_Cached):
             block.attn.out_proj.bias,
             training=False,
             need_weights=False,
-            attn_mask=torch.ones(T, T, dtype=torch.bool).triu(1),
+            attn_mask=x.new_ones((T, T), dtype=torch.bool).triu(1),
         )
         x = x + y.transpose(0, 1)
         hidden = block.mlp.fc1(block.ln2(x))
@@ -1435,13 +1438,23 @@ def _cached_wrong(evidence, hint):
 
 
 @_cached_wrong(
+    "M063: made on the default device",
+    "The mask is made on the CPU, whatever the device of ids: on a GPU this "
+    "stops. Make what you create (a mask, positions) on ids.device.",
+)
+class CachedGPTMaskOnCpu(_Cached):
+    def keep(self, Tq, Tk):
+        return torch.ones(Tq, Tk, dtype=torch.bool).tril(Tk - Tq)
+
+
+@_cached_wrong(
     "M138, M300; curriculum 6.4",
     "Positions restart at 0 with every call, so each new token is embedded "
     "as the first of a text. They go on where the cache ends.",
 )
 class CachedGPTRestart(_Cached):
     def positions(self, start, T):
-        return torch.arange(T)
+        return super().positions(0, T)
 
 
 @_cached_wrong(
@@ -1462,7 +1475,7 @@ class CachedGPTOneBehind(_Cached):
 )
 class CachedGPTOneAhead(_Cached):
     def positions(self, start, T):
-        ahead = torch.arange(start, start + T) + (start > 0)
+        ahead = super().positions(start, T) + (start > 0)
         return ahead.clamp(max=self.cfg.context_length - 1)
 
 
@@ -1473,9 +1486,8 @@ class CachedGPTOneAhead(_Cached):
 )
 class CachedGPTOnePosition(_Cached):
     def positions(self, start, T):
-        if start == 0:
-            return torch.arange(T)
-        return torch.full((T,), start)
+        first = super().positions(0, T)
+        return first if start == 0 else torch.full_like(first, start)
 
 
 @_cached_wrong(
@@ -1486,7 +1498,7 @@ class CachedGPTOnePosition(_Cached):
 )
 class CachedGPTUpperLeft(_Cached):
     def keep(self, Tq, Tk):
-        return torch.ones(Tq, Tk, dtype=torch.bool).tril()
+        return torch.ones_like(super().keep(Tq, Tk)).tril()
 
 
 @_cached_wrong(
@@ -1551,7 +1563,8 @@ class CachedGPTFirstMasked(_Cached):
 )
 class CachedGPTLooksAhead(_Cached):
     def keep(self, Tq, Tk):
-        return torch.ones(Tq, Tk, dtype=torch.bool).tril(Tk - Tq + 1)
+        seen = torch.ones_like(super().keep(Tq, Tk))
+        return seen.tril(Tk - Tq + 1)
 
 
 @_cached_wrong(
@@ -1779,7 +1792,7 @@ class CachedGPTLateCheck(_Cached):
 )
 class CachedGPTBidirectional(_Cached):
     def keep(self, Tq, Tk):
-        return torch.ones(Tq, Tk, dtype=torch.bool)
+        return torch.ones_like(super().keep(Tq, Tk))
 
 
 @_cached_wrong(
