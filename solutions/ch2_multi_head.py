@@ -696,7 +696,7 @@ class MultiHeadAttention(nn.Module):
 #
 # torch has `repeat` and `repeat_interleave`.
 # Try both on `torch.arange(3)`.
-# Which one gives the second row of the table?
+# Which one gives the row "uses, of 3" of the table?
 #
 # </details>
 # <details>

@@ -55,7 +55,7 @@ from autograder import check
 # Row t is a set of D/2 clock hands: pair i holds the sine and the cosine of
 # one angle, which grows by $b^{-2i/D}$ radians a position.
 # The first hand turns by a full radian each step; with D = 512 the last one
-# takes 60,000 positions to come round once.
+# takes some 60,600 positions to come round once.
 #
 # **Contract**
 #

@@ -144,7 +144,7 @@ def head_maps(layers, words):
         for h, weights in enumerate(heads):
             ax = axes[i][h]
             ax.imshow(weights, vmin=0, vmax=1)
-            ax.set_title(f"layer {i + 1}, head {h + 1}", fontsize=9)
+            ax.set_title(f"layer {i + 1}, head {h}", fontsize=9)
             ax.set_xticks(ticks, words, rotation=90, fontsize=7)
             ax.set_yticks(ticks, words, fontsize=7)
             ax.tick_params(length=0)

@@ -156,7 +156,7 @@ def learning(losses, held_out, lines):
     )
     for name, loss in lines.items():
         ax.axhline(loss, color="black", lw=0.8, ls=":")
-        ax.text(len(losses), loss + 0.03, name, ha="right", fontsize=8)
+        ax.text(len(losses), loss + 0.07, name, ha="right", fontsize=8)
     ax.set(xlabel="update", ylabel="loss (nats a character)")
     ax.legend(loc="lower right", bbox_to_anchor=(1, 1), ncols=3, fontsize=9)
     return fig

@@ -101,7 +101,7 @@ def term():
     """The weeks that each lesson's core path takes, one after the other."""
     week = 1
     rows = [
-        f"| Weeks of {WEEK / 60:g} hours | Lesson | Hours |",
+        f"| Week of {WEEK / 60:g} hours | Lesson | Hours |",
         "|---|---|---:|",
     ]
     for lesson in released():

@@ -69,5 +69,5 @@ def _inline(text):
     Markdown is not read within a summary, or makes a paragraph of it.
     """
     made = html.escape(text.strip(), quote=False)
-    made = re.sub(r"`([^`]+)`", r"<code>\1</code>", made)
+    made = re.sub(r"`([^`]+)`", r'<code class="literal">\1</code>', made)
     return re.sub(r"\*([^*]+)\*", r"<em>\1</em>", made)

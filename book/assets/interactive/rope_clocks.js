@@ -122,8 +122,8 @@
   const plot = ui.add(root, "svg", { viewBox: "0 0 460 156", role: "img",
     class: "ta-wide",
     style: "max-width: 500px", "aria-label": "Score against a shift of both positions" });
-  ui.add(plot, "text", { x: 4, y: 10 }, "score");
-  const [left, right, top, bottom, reach] = [30, 450, 14, 118, 8];
+  const [left, right, top, bottom, reach] = [30, 450, 18, 118, 8];
+  ui.add(plot, "text", { x: left + 4, y: 12 }, "score");
   const x = (by) => left + by / (shown - 1) * (right - left);
   const y = (value) => (top + bottom) / 2
     - value / reach * (bottom - top) / 2;
