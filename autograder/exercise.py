@@ -279,6 +279,28 @@ def law(name, judge, *, says, points=0, because="", gate=False, needs=()):
     return Property(name, judge, says, points, because, gate, needs)
 
 
+def keeps_device():
+    """The device of the arguments is kept, where the probe `follows` them."""
+
+    def judge(seen, want, inputs):
+        if seen["there"] is not True:
+            return Failure(
+                "with arguments on another device than the CPU, a tensor "
+                "lies on the CPU"
+            )
+        return None
+
+    return law(
+        "device",
+        judge,
+        because="no run on the CPU shows it",
+        says=(
+            "Create tensors on the device of an argument, for instance with "
+            "device=x.device or torch.zeros_like."
+        ),
+    )
+
+
 def not_attempted(seen):
     """Whether observations show the untouched stub."""
     if isinstance(seen, Raised):

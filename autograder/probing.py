@@ -6,6 +6,7 @@ numbers, change global settings) stays inside `observe`.
 
 import contextlib
 import copy
+import functools
 import io
 import os
 import random
@@ -300,6 +301,17 @@ def stays_there(answer, one):
         return not mixes_devices(error)
     outs = out if isinstance(out, list | tuple) else [out]
     return all(part.is_meta for part in outs if torch.is_tensor(part))
+
+
+def follows(*cases):
+    """A probe as `call_torch` that also tries some cases elsewhere."""
+    return functools.partial(_call_here_and_there, cases)
+
+
+def _call_here_and_there(cases, answer, inputs):
+    seen = call_torch(answer, inputs)
+    seen["there"] = all(stays_there(answer, inputs[name]) for name in cases)
+    return seen
 
 
 class _Apart(TorchDispatchMode):

@@ -652,9 +652,11 @@ def padding_mask(lengths: Tensor, T: int) -> Tensor:
 # **Goal:** the attention that came before the dot product: a small network
 # scores each pair of a decoder state and an encoder state.
 #
-# $$e_{bij} = v^\top \tanh(W s_{bi} + U h_{bj}), \qquad
-# \alpha_{bij} = \mathrm{softmax}_j(e_{bij}), \qquad
-# c_{bi} = \sum_j \alpha_{bij}\, h_{bj}$$
+# $$\begin{gathered}
+# e_{bij} = v^\top \tanh(W s_{bi} + U h_{bj}), \\
+# \alpha_{bij} = \mathrm{softmax}_j(e_{bij}), \\
+# c_{bi} = \sum_j \alpha_{bij}\, h_{bj}
+# \end{gathered}$$
 #
 # **Contract**
 #
@@ -753,8 +755,10 @@ def additive_attention(
 # **Goal:** the step from additive attention to the dot product: a score that
 # is one matrix product.
 #
-# $$e_{bij} = s_{bi}^\top W h_{bj} \quad\text{(general)}, \qquad
-# e_{bij} = s_{bi}^\top h_{bj} \quad\text{(dot)}$$
+# $$\begin{gathered}
+# e_{bij} = s_{bi}^\top W h_{bj} \quad\text{(general)}, \\
+# e_{bij} = s_{bi}^\top h_{bj} \quad\text{(dot)}
+# \end{gathered}$$
 #
 # **Contract**
 #

@@ -211,9 +211,11 @@ def merge_heads(x: Tensor) -> Tensor:
 # **Goal:** the layer that every GPT block contains, in a form into which
 # trained weights can be loaded.
 #
-# $$\mathrm{out} = \mathrm{concat}(o_1, \dots, o_H)\, W_O + b_O, \qquad
+# $$\begin{gathered}
+# \mathrm{out} = \mathrm{concat}(o_1, \dots, o_H)\, W_O + b_O, \\
 # o_h = \mathrm{softmax}\!\left(\frac{Q_h K_h^\top}{\sqrt{D_h}} +
-# \mathrm{mask}\right) V_h$$
+# \mathrm{mask}\right) V_h
+# \end{gathered}$$
 #
 # **Contract**
 #

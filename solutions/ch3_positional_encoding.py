@@ -49,8 +49,10 @@ from autograder import check
 #
 # **Goal:** give each position a fingerprint that needs no training.
 #
-# $$P_{t,\,2i} = \sin\!\left(\frac{t}{b^{\,2i/D}}\right) \qquad
-# P_{t,\,2i+1} = \cos\!\left(\frac{t}{b^{\,2i/D}}\right)$$
+# $$\begin{gathered}
+# P_{t,\,2i} = \sin\!\left(\frac{t}{b^{\,2i/D}}\right) \\
+# P_{t,\,2i+1} = \cos\!\left(\frac{t}{b^{\,2i/D}}\right)
+# \end{gathered}$$
 #
 # Row t is a set of D/2 clock hands: pair i holds the sine and the cosine of
 # one angle, which grows by $b^{-2i/D}$ radians a position.

@@ -341,9 +341,11 @@ def gelu(x: Tensor, approximate: str = "none") -> Tensor:
 #
 # **Goal:** an MLP in which one projection of the input gates another.
 #
-# $$\mathrm{out} = W_{\mathrm{down}}\bigl(\mathrm{SiLU}(W_{\mathrm{gate}}\,x)
-# \circ W_{\mathrm{up}}\,x\bigr), \qquad
-# \mathrm{SiLU}(u) = u\,\sigma(u)$$
+# $$\begin{gathered}
+# \mathrm{out} = W_{\mathrm{down}}\bigl(\mathrm{SiLU}(W_{\mathrm{gate}}\,x)
+# \circ W_{\mathrm{up}}\,x\bigr), \\
+# \mathrm{SiLU}(u) = u\,\sigma(u)
+# \end{gathered}$$
 #
 # **Contract**
 #
@@ -434,13 +436,17 @@ class SwiGLU(nn.Module):
 #
 # Pre-LN (`norm_first=True`), the layout of GPT-2 and nearly everything since:
 #
-# $$x \leftarrow x + \mathrm{Attn}(\mathrm{LN}_1(x)), \qquad
-# x \leftarrow x + \mathrm{MLP}(\mathrm{LN}_2(x))$$
+# $$\begin{gathered}
+# x \leftarrow x + \mathrm{Attn}(\mathrm{LN}_1(x)), \\
+# x \leftarrow x + \mathrm{MLP}(\mathrm{LN}_2(x))
+# \end{gathered}$$
 #
 # Post-LN (`norm_first=False`), the layout of 2017:
 #
-# $$x \leftarrow \mathrm{LN}_1(x + \mathrm{Attn}(x)), \qquad
-# x \leftarrow \mathrm{LN}_2(x + \mathrm{MLP}(x))$$
+# $$\begin{gathered}
+# x \leftarrow \mathrm{LN}_1(x + \mathrm{Attn}(x)), \\
+# x \leftarrow \mathrm{LN}_2(x + \mathrm{MLP}(x))
+# \end{gathered}$$
 #
 # **Contract**
 #
@@ -792,10 +798,11 @@ class EncoderLayer(nn.Module):
 # **Goal:** a layer that reads two things: its own past, and another
 # sequence.
 #
-# $$x \leftarrow x + \mathrm{Attn}(\mathrm{LN}_1(x)), \quad
-# x \leftarrow x + \mathrm{Cross}(\mathrm{LN}_2(x), m),$$
-#
-# $$x \leftarrow x + \mathrm{MLP}(\mathrm{LN}_3(x))$$
+# $$\begin{gathered}
+# x \leftarrow x + \mathrm{Attn}(\mathrm{LN}_1(x)), \\
+# x \leftarrow x + \mathrm{Cross}(\mathrm{LN}_2(x), m), \\
+# x \leftarrow x + \mathrm{MLP}(\mathrm{LN}_3(x))
+# \end{gathered}$$
 #
 # **Contract**
 #

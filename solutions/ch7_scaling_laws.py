@@ -403,8 +403,10 @@ def compute_optimal(C: float, p: dict) -> tuple[float, float]:
 # They have no E: for large models and much data the loss goes to 0.
 # Kaplan et al. (2020) give three of them,
 #
-# $$\mathrm{loss}(N) = \left(\frac{N_c}{N}\right)^{\alpha_N} \qquad
-# \mathrm{loss}(D) = \left(\frac{D_c}{D}\right)^{\alpha_D}$$
+# $$\begin{gathered}
+# \mathrm{loss}(N) = \left(\frac{N_c}{N}\right)^{\alpha_N} \\
+# \mathrm{loss}(D) = \left(\frac{D_c}{D}\right)^{\alpha_D}
+# \end{gathered}$$
 #
 # $$\mathrm{loss}(N, D) = \left[\left(\frac{N_c}{N}\right)
 # ^{\alpha_N/\alpha_D} + \frac{D_c}{D}\right]^{\alpha_D}$$
@@ -601,9 +603,11 @@ def isoflop_fit(runs: list[dict]) -> dict:
 # logarithm of a sum of exponentials.
 # Minimised is
 #
-# $$\sum_i \mathrm{Huber}_\delta\!\left(\mathrm{LSE}_i - \ln L_i\right),
-# \qquad \mathrm{Huber}_\delta(r) = \begin{cases} r^2/2 & |r| \le \delta \\
-# \delta\,(|r| - \delta/2) & |r| > \delta \end{cases}$$
+# $$\begin{gathered}
+# \sum_i \mathrm{Huber}_\delta\!\left(\mathrm{LSE}_i - \ln L_i\right), \\
+# \mathrm{Huber}_\delta(r) = \begin{cases} r^2/2 & |r| \le \delta \\
+# \delta\,(|r| - \delta/2) & |r| > \delta \end{cases}
+# \end{gathered}$$
 #
 # so that a run which is off by much pulls no harder than one which is off by
 # δ.

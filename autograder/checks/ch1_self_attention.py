@@ -1,7 +1,5 @@
 """Lesson 1: what right answers on self-attention must satisfy."""
 
-import functools
-
 import numpy as np
 import torch
 
@@ -10,6 +8,7 @@ from autograder.exercise import (
     FUSED,
     Exercise,
     Failure,
+    keeps_device,
     law,
     of_calls,
     refuses,
@@ -20,6 +19,7 @@ from autograder.probing import (
     call_numpy,
     call_torch,
     case,
+    follows,
     stays_there,
 )
 
@@ -38,38 +38,6 @@ BFLOAT = "bfloat16 has 8 bits: one unit in the last place is at most 7.8e-3"
 def transposed(x):
     """The same numbers in another order in memory: views that swap axes."""
     return np.array(x.T, order="C").T
-
-
-def follows(*cases):
-    """A probe that also tries some cases on another device."""
-    return functools.partial(_call_here_and_there, cases)
-
-
-def _call_here_and_there(cases, answer, inputs):
-    seen = call_torch(answer, inputs)
-    seen["there"] = all(stays_there(answer, inputs[name]) for name in cases)
-    return seen
-
-
-def _stays_there(seen, want, inputs):
-    if seen["there"] is not True:
-        return Failure(
-            "with arguments on another device than the CPU, a tensor lies on "
-            "the CPU"
-        )
-    return None
-
-
-def device():
-    return law(
-        "device",
-        _stays_there,
-        because="no run on the CPU shows it",
-        says=(
-            "Create tensors on the device of an argument, for instance with "
-            "device=x.device or torch.zeros_like."
-        ),
-    )
 
 
 # 1.1
@@ -189,7 +157,7 @@ softmax = Exercise(
                 "widen float16."
             ),
         ),
-        device(),
+        keeps_device(),
     ),
     probe=follows("two rows", "middle axis"),
     forbids=SOFTMAX,
@@ -530,7 +498,7 @@ causal_mask = Exercise(
         ),
         law(
             "default device",
-            _stays_there,
+            keeps_device().judge,
             because="no run on the CPU shows it",
             says=(
                 "Leave the device to torch: whoever calls this function says "
@@ -848,7 +816,7 @@ scaled_dot_product_attention = Exercise(
                 "widen float16."
             ),
         ),
-        device(),
+        keeps_device(),
     ),
     probe=follows(
         "batch and heads",
@@ -1013,7 +981,7 @@ masked_softmax = Exercise(
                 "widen float16."
             ),
         ),
-        device(),
+        keeps_device(),
     ),
     probe=follows("one row", "a mask for each example"),
     forbids=FUSED,
@@ -1076,7 +1044,7 @@ padding_mask = Exercise(
                 "included."
             ),
         ),
-        device(),
+        keeps_device(),
     ),
     probe=follows("three lengths"),
 )
@@ -1230,7 +1198,7 @@ additive_attention = Exercise(
                 "widen float16."
             ),
         ),
-        device(),
+        keeps_device(),
     ),
     probe=follows("different widths", "keep"),
 )
@@ -1329,7 +1297,7 @@ luong_score = Exercise(
                 "widen float16."
             ),
         ),
-        device(),
+        keeps_device(),
     ),
     probe=follows("dot", "general"),
 )

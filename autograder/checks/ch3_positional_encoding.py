@@ -7,6 +7,7 @@ import torch.nn.functional as F
 from autograder.exercise import (
     Exercise,
     Failure,
+    keeps_device,
     law,
     of_calls,
     refuses,
@@ -14,7 +15,7 @@ from autograder.exercise import (
     values,
 )
 from autograder.observations import Raised, describe, number
-from autograder.probing import call, call_torch, case, to_tensor
+from autograder.probing import call, call_torch, case, follows, to_tensor
 
 HALF = "float16 has 11 bits: one unit in the last place below 4 is 2e-3"
 SHORT = "bfloat16 has 8 bits: half a unit in the last place at 1 is 4e-3"
@@ -307,7 +308,9 @@ embed = Exercise(
                 "caller: indexing alone counts −1 from the end."
             ),
         ),
+        keeps_device(),
     ),
+    probe=follows("two sequences"),
 )
 
 
@@ -864,7 +867,9 @@ apply_rope = Exercise(
                 "ValueError."
             ),
         ),
+        keeps_device(),
     ),
+    probe=follows("three pairs", "half split"),
 )
 
 

@@ -70,7 +70,7 @@ def _angles(x, positions, base, exponents=None):
     """Angles (..., T, Dh/2) in x's dtype, float32 for half inputs."""
     if exponents is None:
         exponents = _exponents(x.shape[-1])
-    frequencies = base ** -exponents.double()
+    frequencies = base ** -exponents.double().to(x.device)
     return (positions.double()[..., None] * frequencies).to(_wide(x).dtype)
 
 
@@ -607,7 +607,8 @@ def embed_library(ids, tok, pos):
     T = ids.shape[1]
     if T > pos.shape[0]:
         raise ValueError(f"T is {T}, the table ends at {pos.shape[0]}")
-    return F.embedding(ids, tok) + F.embedding(torch.arange(T), pos)
+    places = torch.arange(T, device=ids.device)
+    return F.embedding(ids, tok) + F.embedding(places, pos)
 
 
 @right("embed", evidence="K44 indices of the positions; their IndexError")
@@ -651,6 +652,20 @@ def embed_index_select(ids, tok, pos):
     B, T = ids.shape
     out = tok.index_select(0, ids.reshape(-1)).view(B, T, -1)
     return torch.add(out, pos[:T].expand(B, -1, -1))
+
+
+@wrong(
+    "embed",
+    hint=(
+        "The positions are made on the CPU, whatever the device of ids: on a "
+        "GPU F.embedding refuses them. Make them on ids.device, or take the "
+        "first T rows of pos."
+    ),
+    evidence="M063: made on the default device",
+)
+def embed_positions_on_cpu(ids, tok, pos):
+    _fits(ids, pos)
+    return F.embedding(ids, tok) + F.embedding(torch.arange(ids.shape[1]), pos)
 
 
 @wrong(
@@ -1487,7 +1502,7 @@ def rope_complex(x, positions, base=1e4, *, interleaved=True):
         z = torch.complex(wide[..., 0::2], wide[..., 1::2])
     else:
         z = torch.complex(wide[..., :half], wide[..., half:])
-    i = torch.arange(half, dtype=torch.float64)
+    i = torch.arange(half, dtype=torch.float64, device=x.device)
     angle = positions.double()[..., None] / base ** (2 * i / x.shape[-1])
     z = z * torch.polar(torch.ones_like(angle), angle)
     if interleaved:
@@ -1501,7 +1516,7 @@ def rope_matrices(x, positions, base=1e4, *, interleaved=True):
     _even(Dh)
     angles = _angles(x, positions, base)
     cos, sin = angles.cos(), angles.sin()
-    R = torch.zeros(*angles.shape[:-1], Dh, Dh, dtype=angles.dtype)
+    R = angles.new_zeros(*angles.shape[:-1], Dh, Dh)
     a = torch.arange(0, Dh, 2) if interleaved else torch.arange(Dh // 2)
     c = a + 1 if interleaved else a + Dh // 2
     R[..., a, a], R[..., a, c] = cos, -sin
@@ -1585,6 +1600,22 @@ def rope_pair_by_pair(x, positions, base=1e4, *, interleaved=True):
         out[..., a] = _wide(x)[..., a] * cos - _wide(x)[..., c] * sin
         out[..., c] = _wide(x)[..., c] * cos + _wide(x)[..., a] * sin
     return out.to(x.dtype)
+
+
+@wrong(
+    "apply_rope",
+    hint=(
+        "The angles are made on the CPU, whatever the device of x: on a GPU "
+        "this stops. Make what you create on x.device."
+    ),
+    evidence="M063: made on the default device",
+)
+def rope_on_cpu(x, positions, base=1e4, *, interleaved=True):
+    _even(x.shape[-1])
+    i = torch.arange(x.shape[-1] // 2, dtype=torch.float64)
+    frequencies = base ** (-2 * i / x.shape[-1])
+    angles = positions.double()[..., None] * frequencies
+    return _turned(x, angles.to(_wide(x).dtype), interleaved)
 
 
 @wrong(
