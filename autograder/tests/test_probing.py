@@ -26,6 +26,7 @@ from autograder.probing import (
     captured,
     case,
     observe,
+    stays_there,
 )
 
 
@@ -592,3 +593,38 @@ def test_automatic_differentiation_is_noticed_in_every_form(way):
     seen = observe(exercise, JACOBIANS[way], inputs)
     assert seen["forbidden"]
     assert not isinstance(seen["seen"]["two weights"]["out"], Raised)
+
+
+# Another device
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        lambda x: x[0] @ torch.ones(4, 4),
+        lambda x: torch.bmm(x, torch.ones(2, 4, 4)),
+        lambda x: torch.addmm(torch.ones(4), x[0], torch.ones(4, 4)),
+        lambda x: torch.baddbmm(x, x, torch.ones(2, 4, 4)),
+        lambda x: torch.nn.functional.embedding(torch.arange(3), x[0]),
+        lambda x: x.gather(0, torch.zeros(1, 4, 4, dtype=torch.long)),
+        lambda x: x + torch.ones(4),
+        lambda x: torch.ones(4),
+    ],
+    ids="mm bmm addmm baddbmm embedding gather add result".split(),
+)
+def test_a_tensor_left_on_the_cpu_is_noticed(answer):
+    assert not stays_there(answer, case(np.ones((2, 4, 4)), dtype="float32"))
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        lambda x: x @ x.mT,
+        lambda x: x[torch.arange(2)],  # a GPU takes such indices, too
+        lambda x: x * torch.tensor(2.0),
+        lambda x: x if x.sum() > 0 else -x,  # cannot be tried there
+    ],
+    ids=["its own", "indices", "a number", "values"],
+)
+def test_what_a_gpu_allows_is_no_mistake(answer):
+    assert stays_there(answer, case(np.ones((2, 4, 4)), dtype="float32"))
