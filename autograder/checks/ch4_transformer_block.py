@@ -1820,6 +1820,10 @@ GRAD_POST = (
 )
 # The same for the RMS after the only block of a pre-LN stack, over 3000 seeds.
 RMS_ONE = (0.2447, 0.0126)
+# And for the ratio of the two gradients around the only block of a post-LN
+# stack. Its spread is small enough to show in four seeds whether the block
+# does anything: two norms alone give 0.024.
+FALL_ONE = (0.1129, 0.0180)
 SHALLOW = 48  # seeds of which its mean is judged
 DEPTH = 4  # blocks at which gradients are compared
 SIGMAS = 7  # the farthest of the 600 lay 5.0 from the mean
@@ -1832,6 +1836,7 @@ def depth_inputs(rng):
         "few": int(rng.randint(1, 4)),
         "deep": 8,
         "shallow": SHALLOW,
+        "shallow post": 4,
     }
 
 
@@ -1846,6 +1851,10 @@ def probe_depth(answer, inputs):
         "shallow": [
             _last_rms(answer(1, True, first + index))
             for index in range(inputs["shallow"])
+        ],
+        "shallow post": [
+            answer(1, False, first + index)
+            for index in range(inputs["shallow post"])
         ],
         "again": answer(inputs["few"], False, first),
     }
@@ -1873,6 +1882,7 @@ def _depth_form(seen, want, inputs):
         ("post", DEPTH),
         ("few", inputs["few"]),
         ("deep", inputs["deep"]),
+        ("shallow post", 1),
     ]:
         profiles = (
             seen[name] if isinstance(seen[name], list) else ([seen[name]])
@@ -1973,6 +1983,19 @@ def _depth_grads(kind, table):
     return judge
 
 
+def _depth_falls(seen, want, inputs):
+    before, after = _logs(seen, "shallow post", "grad")
+    mean, spread = FALL_ONE
+    allowed = SIGMAS * spread / math.sqrt(inputs["shallow post"])
+    if abs(before - after - mean) <= allowed:
+        return None
+    return Failure(
+        f"post-LN, L = 1, grad[0] / grad[1] is {math.exp(before - after):.3f} "
+        f"on average over {inputs['shallow post']} seeds, where it is "
+        f"{math.exp(mean):.3f}, give or take {allowed:.1%}"
+    )
+
+
 def _depth_seeds(seen, want, inputs):
     few, again = (
         np.concatenate([_series(seen[name][key]) for key in ("rms", "grad")])
@@ -1995,7 +2018,8 @@ def _depth_features(seen):
     deep = np.log(_series(seen["deep"]["rms"]) + 1e-12)
     one = np.log([one or np.nan for one in seen["shallow"]]).mean()
     changes = _depth_seeds(seen, None, None) is not None
-    return [*np.concatenate(logs), *deep, one, 4.0 * changes]
+    fall = -np.diff(_logs(seen, "shallow post", "grad"))
+    return [*np.concatenate(logs), *deep, one, *fall, 4.0 * changes]
 
 
 MEASURED = (
@@ -2081,6 +2105,17 @@ depth_profile = Exercise(
                 "cross-entropy with respect to the whole stream after l "
                 "blocks; with post-LN, too, there is a final norm before the "
                 "head."
+            ),
+        ),
+        law(
+            "post-LN, one block",
+            _depth_falls,
+            because=MEASURED,
+            needs=("gradients, post-LN",),
+            says=(
+                "With post-LN, too, each branch is computed and added to the "
+                "stream before its norm, so the gradient differs before and "
+                "after a block."
             ),
         ),
         law(

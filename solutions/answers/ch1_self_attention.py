@@ -4882,9 +4882,9 @@ def attention_backward_plain_mean(q, k, v, keep, dout):
 @wrong(
     "attention_backward",
     hint=(
-        "Your products work without batch axes only: np.dot of two batched "
-        "arrays combines every example with every other, and .T reverses "
-        "all axes. Use products and transposes that touch the last two axes."
+        "Something works without batch axes only: an axis counted from the "
+        "front, .T, which reverses all axes, or np.dot, which combines every "
+        "example with every other. Touch the last two axes only."
     ),
     evidence="M029, M027 common",
 )

@@ -828,7 +828,8 @@ class SelfAttentionNoScale(_SelfAttention):
     "M021",
     "",
     (
-        "The scale is applied twice: F.scaled_dot_product_attention divides "
+        "The scores are divided by Dh instead of √Dh: the root is missing, or "
+        "the scale is applied twice. F.scaled_dot_product_attention divides "
         "by √Dh by itself, so do not scale the queries before it."
     ),
 )
@@ -970,8 +971,9 @@ class SelfAttentionLargeFill(_SelfAttention):
     "M040",
     "ARENA's test names it",
     (
-        "Everything is NaN: a 0/1 mask times −inf is 0·(−inf) = NaN at the "
-        "visible places. Use masked_fill, or torch.where."
+        "Everything is NaN. Either a 0/1 mask is multiplied by −inf, and "
+        "0·(−inf) = NaN at the visible places: use masked_fill, or "
+        "torch.where. Or every key is hidden: keep the past and the diagonal."
     ),
 )
 class SelfAttentionMaskTimesInfinity(_SelfAttention):

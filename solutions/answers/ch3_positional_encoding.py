@@ -3874,7 +3874,7 @@ def inv_freq_llama3_is_yarn(d_head, base, method, factor, orig_max, **kw):
 @wrong(
     "rope_inv_freq",
     hint=(
-        "There is no llama3 yet. It is the same kind of blend as yarn's, "
+        "llama3 is not there yet, or it raises. It is a blend like yarn's, "
         "along the number of turns."
     ),
     evidence="a part left out",
@@ -3902,7 +3902,7 @@ def inv_freq_yarn_is_linear(d_head, base, method, factor, orig_max, **kw):
 @wrong(
     "rope_inv_freq",
     hint=(
-        "There is no yarn yet. It is the same kind of blend as llama3's, "
+        "yarn is not there yet, or it raises. It is a blend like llama3's, "
         "along the pair's number, and has an attention factor."
     ),
     evidence="a part left out",

@@ -1136,8 +1136,9 @@ def gelu_no_factor(x, approximate="none"):
     "gelu",
     evidence="constant copied with a slip",
     hint=(
-        "The cubic term's coefficient in the tanh form is 0.044715; a slip of "
-        "one digit passes unnoticed near 0 and shows around ±2.7."
+        "A constant of your tanh form is off: the cubic term has 0.044715, "
+        "the bracket √(2/π). A slip in the first passes unnoticed near 0 and "
+        "shows around ±2.7."
     ),
 )
 def gelu_cubic_slip(x, approximate="none"):
@@ -1154,6 +1155,21 @@ def gelu_cubic_slip(x, approximate="none"):
 )
 def gelu_no_cubic(x, approximate="none"):
     return _gelu(x, approximate, tanh=lambda x: _tanh_gelu(x, cubic=0.0))
+
+
+@wrong(
+    "gelu",
+    evidence="the outer factor left out; plausible",
+    hint=(
+        "Inside the tanh the bracket x + 0.044715 x³ lacks its factor √(2/π)."
+    ),
+)
+def gelu_no_outer_factor(x, approximate="none"):
+    return _gelu(
+        x,
+        approximate,
+        tanh=lambda x: x / 2 * (1 + torch.tanh(x + 0.044715 * x**3)),
+    )
 
 
 @wrong(
@@ -2159,6 +2175,58 @@ class BlockPostNormsBranch(_Block):
     def post(self, x):
         x = x + self.ln1(self.attend(x))
         return x + self.ln2(self.feed(x))
+
+
+@_block(
+    "one norm left out of post-LN; plausible",
+    (
+        "With norm_first=False the first sum is not normed: it is ln1 of the "
+        "stream plus what attention returns."
+    ),
+)
+class BlockPostNoFirstNorm(_Block):
+    def post(self, x):
+        x = x + self.attend(x)
+        return self.ln2(x + self.feed(x))
+
+
+@_block(
+    "one norm left out of post-LN; plausible",
+    (
+        "With norm_first=False the second sum is not normed: a post-LN block "
+        "ends with ln2 of the stream plus what the MLP returns."
+    ),
+)
+class BlockPostNoSecondNorm(_Block):
+    def post(self, x):
+        x = self.ln1(x + self.attend(x))
+        return x + self.feed(x)
+
+
+@_block(
+    "one residual left out of post-LN; plausible",
+    (
+        "With norm_first=False attention replaces the stream: ln1 acts on "
+        "the sum of the two."
+    ),
+)
+class BlockPostNoFirstResidual(_Block):
+    def post(self, x):
+        x = self.ln1(self.attend(x))
+        return self.ln2(x + self.feed(x))
+
+
+@_block(
+    "one residual left out of post-LN; plausible",
+    (
+        "With norm_first=False the MLP replaces the stream: ln2 acts on the "
+        "sum of the two."
+    ),
+)
+class BlockPostNoSecondResidual(_Block):
+    def post(self, x):
+        x = self.ln1(x + self.attend(x))
+        return self.ln2(self.feed(x))
 
 
 @_block(
@@ -5436,6 +5504,47 @@ class profile_no_residuals(_Profile):
         return self.feed(
             self.norm(self.attend(self.norm(x), qkv, out)), fc1, fc2
         )
+
+
+@_depth(
+    "one layout only; plausible",
+    (
+        "Your post-LN blocks have no residual connections: each norm acts on "
+        "the sum of the stream and its branch."
+    ),
+)
+class profile_post_without_residuals(_Profile):
+    def post(self, x, qkv, out, fc1, fc2):
+        x = self.norm(self.attend(x, qkv, out))
+        return self.norm(self.feed(x, fc1, fc2))
+
+
+@_depth(
+    "a result that is dropped; plausible",
+    (
+        "What the branches of your post-LN blocks compute is lost: the norms "
+        "act on the stream alone. Add each branch before its norm."
+    ),
+)
+class profile_post_without_branches(_Profile):
+    def post(self, x, qkv, out, fc1, fc2):
+        return self.norm(self.norm(x))
+
+
+@_depth(
+    "norms left out; plausible",
+    (
+        "Your blocks have no norms: in pre-LN one stands before each branch, "
+        "in post-LN one after each sum."
+    ),
+)
+class profile_without_norms(_Profile):
+    def pre(self, x, qkv, out, fc1, fc2):
+        x = x + self.attend(x, qkv, out)
+        return x + self.feed(x, fc1, fc2)
+
+    def post(self, x, *weights):
+        return self.pre(x, *weights)
 
 
 @_depth(

@@ -2749,8 +2749,9 @@ class filter_knows_float16(_Filter):
 
 @_filtered(
     "review: drop[:, 0] for drop[..., 0]",
-    "The guard that spares the first token is right for two axes only: with "
-    "three, drop[:, 0] is a row. Write drop[..., 0].",
+    "Something is right for two axes only: dim=1, or drop[:, 0] where the "
+    "first token is spared, which is a row of three axes. Write dim=-1 and "
+    "drop[..., 0].",
 )
 class filter_two_axes(_Filter):
     def dropped(self, mass, probs, p):

@@ -421,6 +421,20 @@ def decode_cost_recursive(N):
 
 
 @_decode_wrong(
+    "the half forgotten; common",
+    "You multiply N by N + 1: the sum of 1 to N is half of that.",
+)
+def decode_cost_not_halved(N):
+    square = N * (N + 1)
+    return _decode(
+        N,
+        forwards_no_cache=square,
+        pairs_no_cache=square * (N + 2) // 3,
+        pairs_cache=square,
+    )
+
+
+@_decode_wrong(
     "operator precedence; plausible",
     "You divide before you multiply: N // 2 drops the half of an odd N. "
     "N·(N + 1) is even, so divide the product.",
@@ -1465,7 +1479,7 @@ class CachedGPTRestart(_Cached):
 )
 class CachedGPTOneBehind(_Cached):
     def positions(self, start, T):
-        return torch.arange(start, start + T) - (start > 0)
+        return super().positions(start, T) - int(start > 0)
 
 
 @_cached_wrong(
@@ -5364,6 +5378,16 @@ class FlashAttentionQueryScaledTwice(_Own):
     @classmethod
     def scales(cls, d):
         return 1 / d, 1 / math.sqrt(d)
+
+
+@_function_wrong(
+    "an accumulation forgotten; plausible",
+    "dQ stays 0: each tile of keys adds dS·K/√d to the rows of its queries.",
+)
+class FlashAttentionNoQueryGradient(_Own):
+    @classmethod
+    def scales(cls, d):
+        return 0.0, 1 / math.sqrt(d)
 
 
 @_function_wrong(

@@ -1561,6 +1561,14 @@ def kaplan_ignores_d(N=None, D=None):
 
 
 @_firsts(
+    "common: one argument ignored",
+    "With both you return the law for D alone: N changes nothing.",
+)
+def kaplan_ignores_n(N=None, D=None):
+    return _kaplan(lambda size, data, *_: data)(N, D)
+
+
+@_firsts(
     "common: the inner exponent forgotten",
     "In the joint law the first summand lacks its exponent α_N/α_D: without "
     "it, endless data does not lead back to the law for N.",
@@ -2820,8 +2828,9 @@ def fit_average(N, D, L, delta=1e-3):
 
 @_searches(
     "M371's kind: a grid and no search",
-    "You take the best point of a grid. Grids are for starts: go on from "
-    "there until the sum no longer falls.",
+    "The sum of your constants can still be made smaller: they are the best "
+    "point of a grid, or the end of a search that took wrong slopes or "
+    "stopped too soon. Go on until the sum no longer falls.",
 )
 def fit_grid(N, D, L, delta=1e-3):
     look, best = _law(N, D, L), None
