@@ -638,7 +638,8 @@ def alibi_bias(n_heads: int, Tq: int, Tk: int) -> Tensor:
 #   In between the two are blended:
 #   $\theta_i' = (1 - g)\,\theta_i / s + g\,\theta_i$ with
 #   $g = (r_i - \mathrm{low}) / (\mathrm{high} - \mathrm{low})$.
-# - `"yarn"` blends too, but by the pair's number.
+# - `"yarn"` blends too, here as in its authors' code by the pair's number
+#   (in their paper by the turns).
 #   The pair that makes n turns has the (fractional) number
 #   $i(n) = d \,\ln(L / 2\pi n) \,/\, (2 \ln b)$.
 #   Let low be $i(n)$ for n = `beta_fast`, rounded down, but at least 0, and

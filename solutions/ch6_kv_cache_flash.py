@@ -312,9 +312,9 @@ def hbm_accesses(N: int, d: int, M: int) -> dict:
 # cache.length                         # 2
 # ```
 #
-# **Why it matters:** every server of language models spends most of its
-# memory on such objects, and most of its bugs are here: layers that share a
-# buffer, a length that counts one layer, a cache that was not reset.
+# **Why it matters:** a server of language models fills whatever memory the
+# weights leave with such objects, and bugs are at home here: layers that
+# share a buffer, a length that counts one layer, a cache that was not reset.
 #
 # <details>
 # <summary>Hint 1: what has to be known before the first update?</summary>

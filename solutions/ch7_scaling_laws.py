@@ -201,7 +201,7 @@ def transformer_flops(cfg, T: int) -> dict:
 # tokens a second are not.
 # Only the FLOPs that the model needs count, not those that a program does:
 # with activations computed a second time, PaLM's training used 57.8% of the
-# hardware, of which 46.2% were the model's (Chowdhery et al. 2022).
+# hardware's peak, and 46.2% of the peak for the model (Chowdhery et al. 2022).
 #
 # <details>
 # <summary>Hint 1: which unit must come out?</summary>
@@ -638,7 +638,7 @@ def isoflop_fit(runs: list[dict]) -> dict:
 #   L-BFGS-B, from one start, ends with an error of up to 0.4 on some data and
 #   none on others.
 #   With 10,000 times the sum, the same search is off by less than 0.01 on all
-#   of 40 draws.
+#   of 40 draws of this check.
 # - **Time:** at most 2 seconds of one core for each fit, on average.
 #   The check makes five, and the grader ends it after 10 seconds.
 # - numpy and torch (`import torch`) are all you need; where scipy is installed

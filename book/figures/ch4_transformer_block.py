@@ -110,7 +110,7 @@ def _slopes(result, source):
     rows = []
     for cell in result.flatten():
         (slope,) = torch.autograd.grad(cell, source, retain_graph=True)
-        rows.append(_round(slope.flatten(), 3))
+        rows.append(_round(slope.flatten(), 5))
     return rows
 
 

@@ -51,8 +51,8 @@ def _corner():
 MODELS = {
     "GPT-2 small": (0.124, 36.0, 2**10),
     "Llama-2-7B (MHA)": (6.738, 512.0, 2**12),
-    "Llama-3-8B (GQA)": (8.030, 128.0, 2**17),
-    "Llama-3-70B (GQA)": (70.554, 320.0, 2**17),
+    "Llama-3.1-8B (GQA)": (8.030, 128.0, 2**17),
+    "Llama-3.1-70B (GQA)": (70.554, 320.0, 2**17),
     "Llama-3.1-405B (GQA)": (405.853, 504.0, 2**17),
 }
 CARDS = [16, 24, 80, 141, 640]  # GiB: T4, L4, H100, H200, eight H100s
@@ -74,7 +74,7 @@ def cache_sizer():
         {"models": models, "model": 2, "cards": CARDS, "card": 24},
         alt="Choices of model, card and cache precision, sliders for context "
         "and number of sequences, and a bar with the memory of weights and "
-        "cache against that of the card. Llama-3-8B with 8,192 tokens: "
+        "cache against that of the card. Llama-3.1-8B with 8,192 tokens: "
         "15 GiB of weights, 1 GiB of cache for each sequence, so nine "
         "sequences fit on a card of 24 GiB.",
         height=310,
@@ -102,7 +102,7 @@ def _cache_sizer_still(model):
     ax.text(24.2, -0.55, "24 GiB", fontsize=9)
     ax.set_yticks(y, counts)
     ax.set(ylabel="sequences", xlabel="GiB", ylim=(3.5, -0.9), xlim=(0, 36))
-    ax.set_title("Llama-3-8B, 8,192 tokens each, 16 bits")
+    ax.set_title("Llama-3.1-8B, 8,192 tokens each, 16 bits")
     ax.legend(loc="upper right")
     return fig
 

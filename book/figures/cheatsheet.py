@@ -284,7 +284,8 @@ def numbers():
         (
             "`d_head`",
             f"{D // H}",
-            f"64 or 128 in production: {D} / {H} = {D // H} in GPT-2 small, "
+            f"mostly 64 or 128 in production: {D} / {H} = {D // H} in GPT-2 "
+            "small, "
             f"{4096} / {32} = {4096 // 32} in Llama 3 8B",
             "split_heads",
         ),
