@@ -11,6 +11,8 @@ import importlib.util
 import pathlib
 import sys
 
+from autograder.course import SourceError
+
 FOLDER = pathlib.Path(__file__).parent.parent / "solutions" / "answers"
 
 
@@ -48,6 +50,17 @@ def wrong(exercise, *, hint, evidence):
 
 
 def _mark(exercise, kind, evidence, hint, object):
+    about = f"the answer {object.__name__} to {exercise}"
+    if not evidence.strip():
+        raise SourceError(f"{about} has no evidence: say where it was seen.")
+    if kind == "wrong" and not hint.strip():
+        raise SourceError(
+            f"{about} has no hint: say what a learner who makes this mistake "
+            "should read."
+        )
+    there = vars(sys.modules[object.__module__]).get(object.__name__)
+    if isinstance(getattr(there, "__dict__", {}).get("answer"), Answer):
+        raise SourceError(f"{about} has the name of another one: rename it.")
     answer = Answer(exercise, kind, object.__name__, object, evidence, hint)
     object.answer = answer
     return object
@@ -60,6 +73,20 @@ def of(lesson, exercise, *kinds):
         for answer in load(lesson)
         if answer.exercise == exercise and (not kinds or answer.kind in kinds)
     ]
+
+
+def the_oracle(lesson, exercise):
+    """The answer that everybody's is compared with.
+
+    raises SourceError: if there is not exactly one
+    """
+    found = of(lesson, exercise, "oracle")
+    if len(found) != 1:
+        raise SourceError(
+            f"{exercise} has {len(found)} oracles in solutions/answers/"
+            f"{lesson}.py: exactly one is due"
+        )
+    return found[0]
 
 
 @functools.cache

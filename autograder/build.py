@@ -8,8 +8,11 @@ book/<chapter>.md → book/<chapter>.ipynb (the Colab edition)
 A rebuild from the same sources gives the same bytes.
 """
 
+import ast
 import copy
 import logging
+import re
+import sys
 import textwrap
 
 import jupytext
@@ -19,6 +22,7 @@ from traitlets.config.loader import PyFileConfigLoader
 
 from autograder.course import (
     ROOT,
+    SourceError,
     check_id,
     released_path,
     source_address,
@@ -34,7 +38,7 @@ from autograder.goldens import (
 from autograder.judging import live_standard
 from autograder.notebooks import (
     COLAB,
-    SourceError,
+    filled_in,
     markdown_cell,
     marked,
     notebook,
@@ -43,7 +47,10 @@ from autograder.notebooks import (
 from autograder.report import points_text
 
 SOURCE = ROOT / "_build" / "nbgrader" / "source"
+KEPT = ROOT / "_build" / "nbgrader" / "kept"  # which `make clean` spares
 LEVELS = ("warm-up", "easy", "medium", "challenge", "hard challenge")
+LAST = "## What to do next"  # the heading of a lesson's last cell
+MARKS = re.compile("### (BEGIN|END) SOLUTION")
 
 
 def lesson_path(lesson):
@@ -80,7 +87,14 @@ def source_notebook(lesson):
             )
         exercise = known[name]
         listed.append(_announced(cells[-1], cell.metadata, exercise))
+        if any(each.source.startswith(LAST) for each in cells):
+            raise SourceError(
+                f"in solutions/{lesson}.py the task of {name!r} stands after "
+                f"{LAST.removeprefix('## ')!r}: move it above that cell."
+            )
+        _look_at_answer(cell.source, name, lesson)
         cells += [_answer_cell(cell.source, name), _check_cell(exercise)]
+    _look_at_numbers(listed, lesson)
     title = first.source.partition("\n")[0].removeprefix("# ")
     about = {"title": title, "exercises": listed}
     return notebook(cells, lesson, about, **COLAB)
@@ -116,11 +130,12 @@ def _announced(cell, about, exercise):
             "Markdown that begins with '## '."
         )
     level, minutes = about.get("level"), about.get("minutes")
-    if level not in range(1, len(LEVELS) + 1) or not minutes:
+    timed = isinstance(minutes, int) and minutes > 0
+    if level not in range(1, len(LEVELS) + 1) or not timed:
         raise SourceError(
             f"the cell of exercise {exercise.name!r} has level={level!r} and "
             f"minutes={minutes!r} in its header: give it a level from 1 to "
-            f"{len(LEVELS)} and the minutes that it takes."
+            f"{len(LEVELS)} and the minutes that it takes, a whole number."
         )
     heading, _, text = cell.source.partition("\n")
     lines = [
@@ -145,6 +160,38 @@ def _announced(cell, about, exercise):
         "minutes": minutes,
         "points": exercise.points,
     }
+
+
+def _look_at_answer(source, name, lesson):
+    """Raise a SourceError where an exercise's cell would make no exercise."""
+    where = f"solutions/{lesson}.py, the cell of exercise {name!r}"
+    try:
+        made = [getattr(node, "name", None) for node in ast.parse(source).body]
+    except SyntaxError as error:
+        raise SourceError(
+            f"{where}, line {error.lineno} of its code: {error.msg}."
+        ) from None
+    if name not in made:
+        raise SourceError(f"{where} defines no {name}: correct the name.")
+    marks = MARKS.findall(source)
+    if not marks or marks != ["BEGIN", "END"] * (len(marks) // 2):
+        raise SourceError(
+            f"{where} has the marks {marks}: '### BEGIN SOLUTION' stands "
+            "before what learners write, '### END SOLUTION' after it."
+        )
+
+
+def _look_at_numbers(listed, lesson):
+    """Raise a SourceError where two tasks have the same number."""
+    seen = set()
+    for each in listed:
+        number = each["title"].partition(" ")[0]
+        if number in seen:
+            raise SourceError(
+                f"solutions/{lesson}.py has two tasks {number}: number "
+                f"{each['title']!r} anew."
+            )
+        seen.add(number)
 
 
 def _answer_cell(source, name):
@@ -233,6 +280,23 @@ def generated(only=()):
     return made
 
 
+def _keep_answers(path, say):
+    """Copy a released notebook that somebody has filled in to `KEPT`."""
+    if path.suffix != ".ipynb" or not path.exists():
+        return
+    text = path.read_text(encoding="utf-8")
+    if not filled_in(text):
+        return
+    KEPT.mkdir(parents=True, exist_ok=True)
+    count = len(list(KEPT.glob(f"{path.stem}*")))
+    kept = KEPT / f"{path.stem}-{count + 1}.ipynb"
+    kept.write_text(text, encoding="utf-8")
+    say(
+        f"{path.relative_to(ROOT)} was filled in: a copy is kept as "
+        f"{kept.relative_to(ROOT)}"
+    )
+
+
 def readme(text):
     """The README with its table of lessons as the notebooks have it.
 
@@ -284,6 +348,8 @@ def build(only=(), say=print):
             )
     logging.getLogger("traitlets").setLevel(logging.WARNING)
     for lesson in only or lessons():
+        print(f"{lesson} ...", file=sys.stderr, flush=True)
+        source_notebook(lesson)  # what is wrong there is told at once
         entries = lesson_goldens(lesson)
         if not golden_is_current(lesson, entries):
             path = golden_path(lesson)
@@ -293,6 +359,7 @@ def build(only=(), say=print):
     for path, data in generated(only).items():
         if not path.exists() or path.read_bytes() != data:
             path.parent.mkdir(parents=True, exist_ok=True)
+            _keep_answers(path, say)
             path.write_bytes(data)
             say(f"wrote {path.relative_to(ROOT)}")
     stamp.cache_clear()

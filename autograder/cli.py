@@ -103,7 +103,7 @@ def _parser():
 
 def _build(options):
     from autograder.build import build
-    from autograder.notebooks import SourceError
+    from autograder.course import SourceError
 
     try:
         build(options.lessons)

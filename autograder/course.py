@@ -8,6 +8,10 @@ ROOT = pathlib.Path(__file__).parent.parent
 CHECK = "check-"  # how the grade id of a check cell begins
 
 
+class SourceError(ValueError):
+    """An authored file breaks a rule; the text says where and what to do."""
+
+
 def released_path(lesson):
     """The notebook that learners of a lesson open."""
     return ROOT / "exercises" / lesson / f"{lesson}.ipynb"

@@ -70,7 +70,7 @@ def live_standard(lesson, exercise, inputs):
 
 def oracle_observations(lesson, exercise, inputs):
     """What is expected on the inputs."""
-    (oracle,) = answers.of(lesson, exercise.name, "oracle")
+    oracle = answers.the_oracle(lesson, exercise.name)
     # An oracle may call what learners may not.
     free = dataclasses.replace(exercise, forbids=())
     return _observed(free, oracle, inputs)
@@ -123,7 +123,20 @@ def _judged(part, seen, want, inputs):
     ):
         # From a hostile process, observations of any form may come. That a
         # judgement itself is sound is shown by the right answers.
-        return Failure("what came back has not the form that is due")
+        stopped = _stopped(part, seen)
+        return stopped or Failure(
+            "what came back has not the form that is due"
+        )
+
+
+def _stopped(part, seen):
+    """What stopped the answer in a case that the property reads, if it did."""
+    for name in part.cases or tuple(seen if isinstance(seen, dict) else ()):
+        about = seen.get(name) if isinstance(seen, dict) else None
+        out = about.get("out") if isinstance(about, dict) else about
+        if isinstance(out, Raised):
+            return Failure(trouble(out), name)
+    return None
 
 
 def failing(results):

@@ -5,6 +5,7 @@ import hashlib
 import re
 import textwrap
 
+import nbformat
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
 import autograder
@@ -15,10 +16,6 @@ COLAB = {
     "accelerator": "GPU",
     "colab": {"gpuType": "T4", "provenance": []},
 }
-
-
-class SourceError(ValueError):
-    """An authored file breaks a rule; the text says where and what to do."""
 
 
 def notebook(cells, lesson, about=None, **metadata):
@@ -78,6 +75,35 @@ def marked(
     if points is not None:
         cell.metadata["nbgrader"]["points"] = points
     return cell
+
+
+def filled_in(text):
+    """Names of the answers in a released notebook that are no longer stubs.
+
+    text: of the notebook's file
+    """
+    try:
+        made = nbformat.reads(text, as_version=4)
+    except nbformat.reader.NotJSONError:
+        return []
+    if not _was_opened(made):
+        return []
+    from nbgrader.utils import compute_checksum  # which takes a second
+
+    return [
+        cell.metadata.nbgrader.grade_id
+        for cell in made.cells
+        if cell.metadata.get("nbgrader", {}).get("solution")
+        and cell.metadata.nbgrader.get("checksum") != compute_checksum(cell)
+    ]
+
+
+def _was_opened(made):
+    """Whether Jupyter, or a person, may have written this notebook."""
+    return made.metadata.get("language_info") != {"name": "python"} or any(
+        cell.get("execution_count") or cell.get("outputs")
+        for cell in made.cells
+    )
 
 
 def setup_cell(folder):

@@ -8,9 +8,9 @@ import jupytext
 import pybtex.database
 from nbformat.v4 import new_code_cell
 
+from autograder.course import SourceError
 from autograder.notebooks import (
     COLAB,
-    SourceError,
     id_from,
     markdown_cell,
     notebook,
@@ -169,7 +169,7 @@ def _citation(key, path):
     entry = _references(path.parent / "references.bib").entries.get(key)
     if entry is None:
         raise SourceError(
-            f"{path.name} cites {key!r}, which book/references.bib lacks"
+            f"book/{path.name} cites {key!r}, which book/references.bib lacks"
         )
     names = [" ".join(person.last_names) for person in entry.persons["author"]]
     who = (

@@ -5,6 +5,7 @@ breaks it: sentences that say what to do.
 """
 
 import ast
+import collections
 import concurrent.futures
 import copy
 import dataclasses
@@ -90,11 +91,42 @@ def answers_are_enough(lesson):
                 f"{name} has {kinds.count('oracle')} oracles in {where}: "
                 "exactly one is due"
             )
+        else:
+            yield from _reference_as_oracle(lesson, name)
         if kinds.count("wrong") < 3:
             yield (
                 f"{name} has {kinds.count('wrong')} wrong answers in "
                 f"{where}: at least three are due"
             )
+
+
+def _reference_as_oracle(lesson, name):
+    """An oracle that is the reference finds no mistake in the reference."""
+    path = ROOT / "solutions" / "answers" / f"{lesson}.py"
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    for source in _imports_of(tree):
+        if source.split(".")[0] == "solutions":
+            yield (
+                f"{path.relative_to(ROOT)} imports {source}: other people's "
+                "answers do not use the references"
+            )
+    oracle = answers.the_oracle(lesson, name).id
+    solution = ast.parse(build.lesson_path(lesson).read_text(encoding="utf-8"))
+    body = _body(tree, oracle)
+    if body and body == _body(solution, name):
+        yield (
+            f"{name}: the oracle {oracle} is the reference itself, so it "
+            "cannot find a mistake in it: write it in another way"
+        )
+
+
+def _body(tree, name):
+    """The statements of a definition, without its docstring."""
+    for node in tree.body:
+        if getattr(node, "name", None) == name:
+            bare = node.body[ast.get_docstring(node) is not None :]
+            return ast.unparse(bare)
+    return None
 
 
 def generated_is_current(lesson):
@@ -178,6 +210,46 @@ def checks_hold_no_answers(lesson):
 # Promises about an exercise
 
 
+def judgement_is_sound(lesson, exercise):
+    """Points, names, cases and weights are such as a judgement needs."""
+    name = exercise.name
+    reference = references(lesson).get(name)
+    if isinstance(reference, type) != (exercise.kind == "class"):
+        found = "class" if isinstance(reference, type) else "function"
+        yield (
+            f"{name}: the reference is a {found}: give the exercise "
+            f"kind={found!r}"
+        )
+        return
+    parts = exercise.properties
+    if exercise.points <= 0 or min(part.points for part in parts) < 0:
+        yield f"{name}: give its properties points, none below 0"
+    for twice in _twice(part.name for part in parts):
+        yield f"{name}: two properties are called {twice!r}: rename one"
+    inputs = exercise.visible_inputs()
+    for part in parts:
+        if not part.says.strip():
+            yield f"{name}: the property {part.name!r} says nothing: says=..."
+        for case in set(part.cases) - set(inputs):
+            yield (
+                f"{name}: the property {part.name!r} reads the case {case!r}, "
+                f"which inputs lack; there are {', '.join(inputs)}"
+            )
+    want = visible_standard(lesson, exercise).want
+    for case, seen in want.items() if isinstance(want, dict) else ():
+        if isinstance(seen, dict) and seen.get("missing"):
+            yield (
+                f"{name}: the case {case!r} gives the weights "
+                f"{seen['missing']}, which the oracle has not: correct the "
+                "names or the shapes"
+            )
+
+
+def _twice(names):
+    counts = collections.Counter(names)
+    return [name for name, count in counts.items() if count > 1]
+
+
 def right_answers_pass(lesson, exercise):
     """References and right answers get full marks, visible and fresh."""
     yield from _refusals(
@@ -206,22 +278,27 @@ def _refusals(lesson, exercise, label, object):
 
 def wrong_answers_fail(lesson, exercise):
     """Each wrong answer loses points and is named, whatever the draw."""
-    verdicts = {}
+    verdicts, broken = {}, {}
     for where, reports in _reports_on_mistakes(lesson, exercise):
         for id, report in reports.items():
             if report.passed or report.points >= report.max_points:
-                yield (
-                    f"{exercise.name}: the wrong answer {id} gets full marks "
-                    f"on {where}: add an input that shows the mistake"
+                told = (
+                    f"{exercise.name}: the wrong answer {id} gets full marks",
+                    "add an input that shows the mistake",
                 )
+                broken.setdefault(told, []).append(where)
             elif id not in report.hints:
                 named = ", ".join(report.hints) or "nothing"
-                yield (
-                    f"{exercise.name}: {id} is not named on {where}, where "
-                    f"the report names {named}"
+                told = (
+                    f"{exercise.name}: {id} is not named",
+                    f"the report names {named}",
                 )
+                broken.setdefault(told, []).append(where)
             verdict = f"{report.points:g} points, {', '.join(report.hints)}"
             verdicts.setdefault(id, {}).setdefault(verdict, where)
+    for (what, remedy), (first, *more) in broken.items():
+        others = f" and {len(more)} more draws" if more else ""
+        yield f"{what} on {first}{others}: {remedy}"
     for id, told in verdicts.items():
         if len(told) > 1:
             shown = "; ".join(f"{told[each]}: {each}" for each in told)
@@ -366,9 +443,15 @@ def most_mistakes_are_named_alone():
                 if each.kind == "wrong"
             ]
         if sum(alone) < NAMED_ALONE * len(alone):
+            together = "; ".join(
+                " and ".join(pair)
+                for exercise in exercises(lesson).values()
+                for pair in sorted(_pairs(lesson, exercise))
+            )
             yield (
                 f"{lesson}: only {sum(alone)} of {len(alone)} mistakes "
-                "are named alone: choose inputs that tell them apart"
+                "are named alone: choose inputs that tell these apart: "
+                f"{together}"
             )
 
 
@@ -408,12 +491,15 @@ OF_LESSONS = (
     checks_hold_no_answers,
 )
 OF_EXERCISES = (
+    judgement_is_sound,
     right_answers_pass,
     wrong_answers_fail,
     empty_answers_get_nothing,
     properties_are_needed,
     mistakes_alike,
 )
+# Of a lesson's promises, what is quick and may concern a single exercise.
+QUICK = (names_agree, answers_are_enough, stubs_fail)
 OF_COURSE = (
     most_mistakes_are_named_alone,
     goldens_stay_small,
@@ -441,11 +527,12 @@ def main(only=(), show_matrix=False):
         _print_matrix(only)
         return 0
     torch.set_num_threads(1)
+    touched = {lesson for lesson, _ in _chosen(only)}
     jobs = [
         (promise.__name__, (lesson,))
         for lesson in lessons()
-        if not only or lesson in only
-        for promise in OF_LESSONS
+        if not only or lesson in touched
+        for promise in (OF_LESSONS if not only or lesson in only else QUICK)
     ]
     if not only:
         jobs += [(promise.__name__, ()) for promise in OF_COURSE]
@@ -464,19 +551,24 @@ def main(only=(), show_matrix=False):
             ),
         )
         jobs += of_exercises
+        start, end = ("\r", "\n") if sys.stderr.isatty() else ("", "")
         for done, told in enumerate(kept, start=1):
-            print(
-                f"\r{done} of {len(jobs)} promises",
-                end="",
-                file=sys.stderr,
-                flush=True,
-            )
+            _progress(done, len(jobs))
             for text in told:
-                print(f"\r✗ {text}")
+                print(f"{start}✗ {text}")
             broken += bool(told)
-    print(file=sys.stderr)
+    print(end=end, file=sys.stderr)
     print(f"{len(jobs) - broken} promises kept, {broken} broken")
     return broken
+
+
+def _progress(done, count):
+    """A line that is written over, or in a log now and then a line."""
+    line = f"{done} of {count} promises"
+    if sys.stderr.isatty():
+        print(f"\r{line}", end="", file=sys.stderr, flush=True)
+    elif done % 50 == 0:
+        print(line, file=sys.stderr, flush=True)
 
 
 def _settle():
@@ -504,7 +596,11 @@ def _kept(name, args):
     try:
         return list(promise(*find(*args) if promise in OF_EXERCISES else args))
     except Exception as error:  # a broken file breaks its promises only
-        return [f"{name}, {', '.join(args)}: {type(error).__name__}: {error}"]
+        about = f"{name}, {', '.join(args)}"
+        if isinstance(error, SyntaxError) and error.filename:
+            # Its text has the file's name without the folder.
+            about = f"{error.filename}, line {error.lineno}"
+        return [f"{about}: {type(error).__name__}: {error}"]
 
 
 def matrix(lesson, exercise):
@@ -622,7 +718,11 @@ def _without_magics(source):
 
 
 def _imports(source):
-    for node in ast.walk(ast.parse(source)):
+    return _imports_of(ast.parse(source))
+
+
+def _imports_of(tree):
+    for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):

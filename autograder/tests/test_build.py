@@ -1,5 +1,6 @@
 """What `build` writes is an nbgrader assignment without an answer."""
 
+import copy
 import json
 import logging
 import os
@@ -15,8 +16,9 @@ import pytest
 
 import autograder
 from autograder import build, cli, course
+from autograder.course import SourceError
 from autograder.exercise import exercises
-from autograder.notebooks import SourceError
+from autograder.notebooks import filled_in
 
 LESSON = "ch1_self_attention"
 
@@ -198,6 +200,13 @@ SOFTMAX = 'exercise="softmax" level=1'
         (SOFTMAX, f'{SOFTMAX[:-1]}"1"', "exercise 'softmax' has level='1'"),
         (SOFTMAX, SOFTMAX[:-8], "exercise 'softmax' has level=None"),
         (" minutes=10\ndef softmax(", "\ndef softmax(", "minutes=None"),
+        ("minutes=10\ndef soft", "minutes=-1\ndef soft", "minutes=-1"),
+        ("def softmax(", "def sofmax(", "defines no softmax"),
+        ("    ### BEGIN SOLUTION\n", "", "has the marks ['END']"),
+        ("    ### END SOLUTION\n", "", "has the marks ['BEGIN']"),
+        ("def softmax(", "def softmax((", "line 1 of its code"),
+        ("# ## 1.2 ", "# ## 1.1 ", "two tasks 1.1"),
+        ("# ## 1.2 ", "# ## What to do next\n# ## 1.2 ", "move it above"),
     ],
 )
 def test_a_source_that_breaks_a_rule_is_told_where(rewrite, old, new, told):
@@ -264,6 +273,7 @@ def test_build_writes_what_is_not_current_and_nothing_else(
     path = tmp_path / "one.ipynb"
     monkeypatch.setattr(build, "ROOT", tmp_path)
     monkeypatch.setattr(build, "lessons", lambda: (LESSON,))
+    monkeypatch.setattr(build, "source_notebook", lambda lesson: None)
     monkeypatch.setattr(build, "lesson_goldens", lambda lesson: {"a": 1})
     monkeypatch.setattr(build, "golden_bytes", lambda entries: b"golden")
     monkeypatch.setattr(
@@ -286,6 +296,44 @@ def test_build_writes_what_is_not_current_and_nothing_else(
     path.write_bytes(b"edited by hand")
     build.build(say=said.append)
     assert said[3:] == ["wrote one.ipynb"]
+
+
+@pytest.fixture
+def solved(released):
+    """The released notebook as Jupyter saves it, with one answer in it."""
+    made = copy.deepcopy(released)
+    made.metadata.language_info["version"] = "3.11.2"
+    (cell,) = (one for one in made.cells if one.id == "softmax")
+    cell.source = "def softmax(x, dim=-1):\n    return x.softmax(dim)"
+    return made
+
+
+def test_answers_in_a_released_notebook_are_seen(released, solved):
+    text = build.notebook_bytes(released).decode()
+    assert filled_in(text) == []
+    assert filled_in(build.notebook_bytes(solved).decode()) == ["softmax"]
+    solved.cells = released.cells
+    assert filled_in(build.notebook_bytes(solved).decode()) == []
+    assert filled_in("no notebook") == []
+
+
+def test_build_keeps_answers_before_it_writes_over_them(
+    solved, monkeypatch, tmp_path
+):
+    path = tmp_path / "exercises" / f"{LESSON}.ipynb"
+    path.parent.mkdir()
+    monkeypatch.setattr(build, "ROOT", tmp_path)
+    monkeypatch.setattr(build, "KEPT", tmp_path / "kept")
+    said = []
+    for _ in range(2):
+        path.write_bytes(build.notebook_bytes(solved))
+        build._keep_answers(path, said.append)
+    kept = sorted((tmp_path / "kept").iterdir())
+    assert [each.read_bytes() for each in kept] == [path.read_bytes()] * 2
+    assert all(f"kept{os.sep}{LESSON}-" in line for line in said)
+    path.write_text("edited by hand")
+    build._keep_answers(path, said.append)
+    assert len(said) == 2
 
 
 # Stock nbgrader

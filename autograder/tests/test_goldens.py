@@ -162,6 +162,14 @@ def toy(name, number):
     return exercise, golden_entries(exercise, want, {"m": mistake})
 
 
+@pytest.mark.parametrize("data", [b"", b"PK\x03\x04 cut off", b"text"])
+def test_an_unreadable_file_is_written_anew(monkeypatch, tmp_path, data):
+    """What makes it must not stop at it."""
+    monkeypatch.setattr(goldens, "FOLDER", tmp_path)
+    goldens.golden_path("cut").write_bytes(data)
+    assert goldens._stored.__wrapped__("cut") == {}
+
+
 def test_names_that_begin_alike_do_not_share_arrays(monkeypatch):
     made, known = {}, {}
     for number, name in enumerate(("toy", "toy_two")):

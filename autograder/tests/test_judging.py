@@ -182,6 +182,15 @@ def test_a_judgement_that_stumbles_over_observations_is_a_failure(error):
     assert report.points == 0
 
 
+def test_a_judgement_that_stumbles_over_an_exception_tells_it():
+    """Not every case is called by the first property, "runs"."""
+    made = toy(judge=lambda seen, want, inputs: seen["late"]["out"].data)
+    stopped = Raised("ValueError", (), "no")
+    seen = {"early": {"out": 1}, "late": {"out": stopped}}
+    found = failures(made, seen, seen, {})["form"]
+    assert found.case == "late" and "ValueError" in found.text
+
+
 def test_a_stub_is_told_that_it_is_one():
     report = verdict(seen=Raised("NotImplementedError", (), ""))
     assert report.points == 0

@@ -6,8 +6,7 @@ import nbformat
 import pytest
 
 from autograder import build
-from autograder.course import ROOT
-from autograder.notebooks import SourceError
+from autograder.course import ROOT, SourceError
 from autograder.pages import colab_edition, plain_markdown, solution_page
 
 LESSON = "ch1_self_attention"

@@ -43,7 +43,8 @@ def test_one_choice_is_right_and_each_says_why(lesson):
     for question in quiz.questions(lesson):
         each = question["choice"]
         assert len(each) >= 3, question["text"]
-        assert [one.get("right", False) for one in each].count(True) == 1
+        right = [one["text"] for one in each if one.get("right", False)]
+        assert len(right) == 1, question["text"]
         reasons = [one["why"].strip() for one in each]
         assert all(len(reason) > 25 for reason in reasons), question["text"]
         assert len(set(reasons)) == len(reasons)
@@ -57,6 +58,7 @@ def test_neither_place_nor_length_gives_the_answer_away(lesson):
     for question in every:
         lengths = [len(each["text"]) for each in question["choice"]]
         right = [each.get("right", False) for each in question["choice"]]
+        assert True in right, question["text"]
         places[right.index(True)] += 1
         others = (
             lengths[: right.index(True)] + lengths[right.index(True) :][1:]

@@ -25,7 +25,9 @@ def test_each_row_of_a_chapter_has_its_exercise(lesson):
     assert len(rows) >= 5 and {len(row) for row in rows} == {3}
     known = troubleshooting.homes()[lesson]
     symptoms = [symptom for symptom, _, _ in rows]
-    assert set(symptoms) == set(known), "a row is new, gone or renamed"
+    assert set(symptoms) == set(known), (
+        "a row is new, gone or renamed: tell book/assets/troubleshooting.toml"
+    )
     for symptom, about in known.items():
         assert about["exercises"], symptom
         assert set(about["exercises"]) <= EXERCISES, symptom

@@ -3,13 +3,14 @@
 import dataclasses
 import functools
 import shutil
+import sys
 import types
 
 import pytest
 import torch
 
 from autograder import answers, build, course, verify
-from autograder.course import ROOT
+from autograder.course import ROOT, SourceError
 from autograder.exercise import exercises, find
 
 LESSON = "ch1_self_attention"
@@ -145,6 +146,63 @@ def test_answers_that_are_missing_or_of_no_exercise(monkeypatch, made, said):
     assert said in told(verify.answers_are_enough, LESSON)
 
 
+def test_an_answer_says_where_it_was_seen_and_what_to_read(monkeypatch):
+    def twin(lengths, T):
+        return lengths
+
+    for how, said in (
+        ({"hint": " ", "evidence": "seen"}, "has no hint"),
+        ({"hint": "read", "evidence": ""}, "has no evidence"),
+    ):
+        with pytest.raises(SourceError, match=said):
+            answers.wrong("padding_mask", **how)(twin)
+    marked = answers.right("padding_mask", evidence="seen")
+    monkeypatch.setattr(sys.modules[__name__], "twin", marked(twin), False)
+    with pytest.raises(SourceError, match="the name of another one"):
+        marked(lambda_named("twin"))
+
+
+def lambda_named(name):
+    def answer(lengths, T):
+        return lengths
+
+    answer.__name__ = name
+    return answer
+
+
+def test_there_is_one_oracle(monkeypatch):
+    monkeypatch.setattr(answers, "load", lambda lesson: [fake("oracle")] * 2)
+    with pytest.raises(SourceError, match="padding_mask has 2 oracles"):
+        answers.the_oracle(LESSON, "padding_mask")
+
+
+def test_an_oracle_that_is_the_reference(edit):
+    reference = """positions = torch.arange(T, device=lengths.device)
+    return positions < lengths[:, None, None, None]
+"""
+    path = f"solutions/answers/{LESSON}.py"
+    text = (ROOT / path).read_text(encoding="utf-8")
+    _, _, rest = text.partition("def padding_mask_lists(lengths, T):\n    ")
+    oracle, _, _ = rest.partition("\n\n")
+    edit(path, oracle, reference.rstrip())
+    said = told(verify.answers_are_enough, LESSON)
+    assert (
+        "padding_mask: the oracle padding_mask_lists is the reference" in said
+    )
+
+
+def test_answers_that_import_references(edit):
+    path = f"solutions/answers/{LESSON}.py"
+    edit(
+        path,
+        "import itertools\n",
+        f"import itertools\nimport solutions.{LESSON}\n",
+    )
+    assert f"{path} imports solutions" in told(
+        verify.answers_are_enough, LESSON
+    )
+
+
 def test_a_stale_notebook(edit):
     edit(f"exercises/{LESSON}/{LESSON}.ipynb", "softmax", "hardmax")
     said = told(verify.generated_is_current, LESSON)
@@ -255,6 +313,7 @@ def padding(monkeypatch):
 @pytest.mark.parametrize(
     "promise",
     [
+        verify.judgement_is_sound,
         verify.right_answers_pass,
         verify.wrong_answers_fail,
         verify.empty_answers_get_nothing,
@@ -265,6 +324,41 @@ def padding(monkeypatch):
 )
 def test_a_sound_exercise_breaks_no_promise(padding, promise):
     assert told(promise, *padding()) == ""
+
+
+def test_a_judgement_with_a_fault_in_its_form(padding):
+    lesson, sound = padding()
+    first, *others = sound.properties
+    for change, said in (
+        ({"points": -1}, "none below 0"),
+        ({"says": " "}, "says nothing"),
+        ({"name": others[0].name}, "two properties are called"),
+        ({"cases": ("no such",)}, "reads the case 'no such'"),
+    ):
+        parts = (dataclasses.replace(first, **change), *others)
+        about = padding(properties=parts)
+        assert said in told(verify.judgement_is_sound, *about)
+    about = padding(kind="class")
+    assert "the reference is a function" in told(
+        verify.judgement_is_sound, *about
+    )
+
+
+def test_weights_of_a_case_that_no_parameter_has(monkeypatch):
+    lesson, exercise = find("RMSNorm")
+    standard = verify.visible_standard(lesson, exercise)
+    first = next(iter(standard.want))
+    monkeypatch.setattr(
+        verify, "references", lambda lesson: {"RMSNorm": torch.nn.RMSNorm}
+    )
+    want = {**standard.want, first: {"missing": ["wieght"]}}
+    monkeypatch.setattr(
+        verify,
+        "visible_standard",
+        lambda *about: dataclasses.replace(standard, want=want),
+    )
+    said = told(verify.judgement_is_sound, lesson, exercise)
+    assert first in said and "'wieght'" in said
 
 
 def off_by_one(lengths, T):
@@ -391,9 +485,9 @@ def test_too_many_mistakes_that_look_alike(copy, monkeypatch):
             ("padding_mask_left", "padding_mask_inverted"),
         ],
     )
-    assert "choose inputs that tell them apart" in told(
-        verify.most_mistakes_are_named_alone
-    )
+    said = told(verify.most_mistakes_are_named_alone)
+    assert "choose inputs that tell these apart" in said
+    assert "padding_mask_left and padding_mask_inverted" in said
 
 
 def test_goldens_that_grow(copy):
@@ -457,7 +551,7 @@ def test_broken_promises_are_printed_and_counted(inline, monkeypatch, capsys):
     monkeypatch.setattr(verify, "_kept", kept)
     assert verify.main(["padding_mask"]) == 1
     out = capsys.readouterr().out
-    assert "✗ do this" in out and "4 promises kept, 1 broken" in out
+    assert "✗ do this" in out and "8 promises kept, 1 broken" in out
 
 
 def test_a_broken_file_breaks_its_promises_only(monkeypatch):
@@ -468,6 +562,16 @@ def test_a_broken_file_breaks_its_promises_only(monkeypatch):
     monkeypatch.setattr(verify, "names_agree", broken)
     (said,) = verify._kept("names_agree", (LESSON,))
     assert "names_agree" in said and "line 3" in said
+
+
+def test_a_syntax_error_is_told_with_its_file(monkeypatch):
+    def broken(lesson):
+        compile("1 +", "autograder/checks/some.py", "exec")
+
+    broken = functools.wraps(verify.names_agree)(broken)
+    monkeypatch.setattr(verify, "names_agree", broken)
+    (said,) = verify._kept("names_agree", (LESSON,))
+    assert "autograder/checks/some.py, line 1" in said
 
 
 def test_the_matrix_shows_which_property_catches_which_mistake(capsys):

@@ -23,8 +23,11 @@ def questions(lesson):
         Markdown, a choice's with code and emphasis only; "right" stands only
         where it is true
     """
-    text = (FOLDER / f"{lesson}.toml").read_text(encoding="utf-8")
-    return tomllib.loads(text)["question"]
+    path = FOLDER / f"{lesson}.toml"
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))["question"]
+    except tomllib.TOMLDecodeError as error:
+        raise ValueError(f"{path}: {error}") from None
 
 
 def ask(lesson):
