@@ -9,7 +9,9 @@ import re
 import subprocess
 import zipfile
 
-from autograder.course import ROOT
+from autograder.course import ROOT, released_path
+from autograder.exercise import lessons
+from autograder.grading.released import released_text
 
 NAME = "transformers-and-attention"
 TARGET = ROOT / "_build" / f"{NAME}-student-edition.zip"
@@ -55,9 +57,8 @@ def tracked():
             "git",
             "ls-files",
             "-z",
+            # Only these: beside them lie a class's hand-ins and grades.
             "--cached",
-            "--others",
-            "--exclude-standard",
         ],
         cwd=ROOT,
         capture_output=True,
@@ -74,8 +75,11 @@ def tracked():
 
 
 def without_answers(name):
-    """A file's bytes, where the text does not send readers to answers."""
+    """A file's bytes, where nothing sends readers to answers or holds one."""
     data = (ROOT / name).read_bytes()
+    for lesson in lessons():
+        if ROOT / name == released_path(lesson):
+            return released_text(lesson).encode()
     if name == "_toc.yml":
         return _contents(data.decode()).encode()
     if pathlib.PurePath(name).suffix == ".md" or name == "Makefile":

@@ -7,6 +7,7 @@ import json
 from autograder.cells import defines
 from autograder.course import checked_by, released_path
 from autograder.exercise import lessons
+from autograder.notebooks import filled_in
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,13 +60,30 @@ def released(name):
 
     raises FileNotFoundError: if `build` has not written its notebook
     """
+    return read_released(name, released_text(name))
+
+
+def released_text(name):
+    """A lesson's notebook as it was released.
+
+    Also where somebody has filled in the file in `exercises/`, as those do
+    who learn in the folder from which they teach.
+
+    raises FileNotFoundError: if `build` has not written it
+    """
     path = released_path(name)
     if not path.exists():
         raise FileNotFoundError(
             f"exercises/{name}/{name}.ipynb is missing: run `make exercises` "
             "to write it."
         )
-    return read_released(name, path.read_text(encoding="utf-8"))
+    text = path.read_text(encoding="utf-8")
+    if not filled_in(text):
+        return text
+    from autograder import build  # nbgrader makes the stubs, in a second
+
+    made = build.released_notebook(name)
+    return build.notebook_bytes(made).decode()
 
 
 def read_released(name, text):

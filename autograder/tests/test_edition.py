@@ -5,10 +5,13 @@ import subprocess
 import sys
 import zipfile
 
+import nbformat
 import pytest
 import yaml
 
 from autograder import edition
+from autograder.course import released_path
+from autograder.grading import released
 
 CHECKED = """
 import torch
@@ -42,6 +45,33 @@ def test_two_editions_of_the_same_sources_are_the_same_bytes(tmp_path):
         edition.write_edition(tmp_path / name).read_bytes() for name in "ab"
     )
     assert one == other
+
+
+def test_only_files_of_the_course_travel(monkeypatch, tmp_path):
+    """A class's hand-ins and grades may lie beside them."""
+    (tmp_path / "README.md").write_text("course")
+    (tmp_path / "handed-in").mkdir()
+    (tmp_path / "handed-in" / "ann.ipynb").write_text("{}")
+    (tmp_path / "canvas.csv").write_text("Ann,33")
+    for command in (("init", "-q"), ("add", "README.md")):
+        subprocess.run(["git", *command], cwd=tmp_path, check=True)
+    monkeypatch.setattr(edition, "ROOT", tmp_path)
+    assert edition.tracked() == ["README.md"]
+
+
+def test_a_notebook_that_was_filled_in_travels_as_it_was_released(
+    monkeypatch, tmp_path
+):
+    lesson = "ch1_self_attention"
+    text = released_path(lesson).read_text(encoding="utf-8")
+    made = nbformat.reads(text, as_version=4)
+    (cell,) = (one for one in made.cells if one.id == "softmax")
+    cell.source = "def softmax(x, dim=-1):\n    return x.softmax(dim)"
+    cell.execution_count = 1
+    path = tmp_path / "solved.ipynb"
+    path.write_text(nbformat.writes(made), encoding="utf-8")
+    monkeypatch.setattr(released, "released_path", lambda lesson: path)
+    assert released.released_text(lesson) == text
 
 
 def test_no_answer_travels(unpacked):
