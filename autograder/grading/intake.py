@@ -12,12 +12,30 @@ import lzma
 import pathlib
 import re
 import tarfile
-import unicodedata
+import time
 import zipfile
 import zlib
 from collections.abc import Callable
 
 from autograder.exercise import lessons
+from autograder.grading.names import (
+    BLACKBOARD,
+    BRIGHTSPACE,
+    WEEK,
+    dated,
+    from_lms,
+    identifier,
+    is_archive,
+    nobodys,
+    one_form,
+    own_name,
+    simple,
+    stem_of,
+    whose,
+    without_copies,
+    without_lesson,
+    without_lessons,
+)
 from autograder.grading.reading import UnreadableError, read
 from autograder.grading.released import released_lessons
 from autograder.grading.repair import share, written
@@ -26,8 +44,8 @@ MAX_FILE = 60 * 2**20
 MAX_TOTAL = 4 * 2**30  # bytes in one archive, unpacked
 MAX_ENTRIES = 100_000
 MAX_DEPTH = 3  # archives in archives
+MAX_NOTE = 1000  # bytes of what nbgrader writes beside a notebook: 128 at most
 NOTEBOOKS = (".ipynb", ".json", ".py")
-ARCHIVES = (".zip", ".tar", ".tgz", ".tar.gz", ".tar.bz2", ".tar.xz", ".gz")
 # What reading a damaged file or archive raises, at once or member by member.
 DAMAGED = (
     OSError,
@@ -74,38 +92,13 @@ COMPANIONS = (
     ".gitignore",
 )
 
-MOODLE = re.compile(r"^(?P<name>.+?)_(?P<number>\d+)_assignsubmission_")
-CANVAS = re.compile(
-    r"^(?P<name>[^_]+)_(?:LATE_)?(?P<number>\d+)_\d+_"
-    r"(?P<file>.+)$"
-)
-BRIGHTSPACE = re.compile(
-    r"^(?P<number>\d+)-\d+ - (?P<name>.+) - .*\d{3,4}\b.*$"
-)
-# Title of the column, user, "attempt" in the site's language, time; a note of
-# the same name says who it was.
-BLACKBOARD = re.compile(
-    r"^.*_(?P<name>[^_]+)_[^\W\d_]+_\d{4}(?:-\d\d){5}(?:_.+|\.txt)$"
-)
-COPIES = [
-    re.compile(pattern, re.IGNORECASE)
-    for pattern in (
-        r"\b(?:copy of|kopie von|copie de|copia de|cópia de)\s+",
-        r"\s*\(\d+\)$",
-        r"[-_ ]copy\d*$",
-        r"\s*-\s*(?:kopie|copie|copia)$",
-        r"[-_ ]?\bfinal\d*$",
-        r"\s*\.ipynb$",
-        r"[-_ ]v\d+$",
-    )
-]
-
 
 @dataclasses.dataclass(frozen=True)
 class File:
     """A file that arrived.
 
-    path: its parts, below what was handed to the grader
+    path: its parts, below what was handed to the grader; where that is a
+        student's folder, or in it, from that folder on
     read(): its bytes
     trouble: why it cannot even be read, "" if it can
     packed: whether it comes from an archive that a student may have packed
@@ -158,22 +151,26 @@ def arrivals(source, known=()):
     source = pathlib.Path(source)
     if not source.exists():
         raise FileNotFoundError(f"{source} is not there.")
-    files = list(_files(source))
+    known = dict(known)
+    people = set(map(one_form, known.values()))
+    everything, above = _gathered(source, people)
     notes = {
         file.path: file
-        for file in files
+        for file in everything
         if file.path[-1] in ("timestamp.txt", "submission_secret.txt")
         and not file.packed  # what students write there counts for nothing
     }
-    files = [file for file in files if not _ignored(file)]
+    files = [file for file in everything if not _ignored(file.path)]
+    if _named_by_files(files, people):
+        above = ()
+    files += _backups_alone(everything, files)
     lessons = released_lessons()
-    above = _readable(source.resolve().parts[1:])
-    if source.is_file():
-        # An archive's own name says nothing, nor does where it lies.
-        above = () if _is_archive(source.name) else above[:-1]
+    work = _work_folder(files, lessons, people)
+    students = [_student(file, lessons, above, work) for file in files]
+    scripts = _scripts(files, students)
     made = [
-        _arrival(file, lessons, files, above, source.is_file())
-        for file in files
+        _arrival(file, student, lessons, files, scripts)
+        for file, student in zip(files, students, strict=True)
     ]
     made = [
         dataclasses.replace(
@@ -184,52 +181,217 @@ def arrivals(source, known=()):
         for file, each in zip(files, made, strict=True)
         if each
     ]
-    return _chosen(_told_apart(made, dict(known)), lessons)
+    return _chosen(_without_texts(_told_apart(made, known)), lessons)
 
 
 def _noted(file, name, notes):
     """What nbgrader wrote into a file beside this one, or ""."""
     try:
-        return notes[*file.path[:-1], name].read()[:100].decode().strip()
+        data = notes[*file.path[:-1], name].read()
+        # A part of a secret would return feedback to nobody.
+        return data.decode().strip() if len(data) <= MAX_NOTE else ""
     except (KeyError, OSError, UnicodeDecodeError):
         return ""
 
 
-def _ignored(file):
-    name = file.path[-1]
+def _ignored(path):
+    name = path[-1]
     return (
-        bool(IGNORED & set(file.path))
+        bool(IGNORED & set(path))
         or name.startswith(("._", ".~"))
         or name.startswith(".")
         and not name.endswith(".ipynb")
     )
 
 
-def _files(source):
-    if source.is_dir():
-        paths = sorted(source.rglob("*"))
-        mute = _mute(path.relative_to(source).parts for path in paths)
-        for path in paths:
-            parts = _readable(path.relative_to(source).parts)
-            if path.is_symlink():
-                if path.suffix in NOTEBOOKS:
-                    yield File(
-                        parts,
-                        bytes,
-                        trouble="it is a link, which "
-                        "may lead anywhere: put the file itself here",
-                    )
-            elif path.is_file():
-                yield from _opened(
-                    File(parts, path.read_bytes, path.stat().st_mtime),
-                    packed=True,
-                    telling=path.name not in mute,
-                )
-    else:
-        parts = _readable([source.name])
-        yield from _opened(
-            File(parts, source.read_bytes, source.stat().st_mtime)
+def _backups_alone(everything, files):
+    """Copies that Jupyter or macOS keeps, where nothing else was handed in.
+
+    One for each folder, as a `File` that cannot be read.
+    """
+    places = {
+        file.path[:end] for file in files for end in range(len(file.path))
+    }
+    alone = {}
+    for file in everything:
+        if _ignored(file.path) and _is_notebook(file.path):
+            place = _without_hidden(file.path)[:-1]
+            if place not in places:
+                alone.setdefault(place, file)
+    return [
+        dataclasses.replace(
+            file,
+            trouble="it is only a copy that Jupyter or macOS keeps for "
+            "itself, and nothing else lies there: hand in the notebook",
         )
+        for file in alone.values()
+    ]
+
+
+def _without_hidden(path):
+    """A path without the folders that programs keep for themselves."""
+    return (*(part for part in path[:-1] if part not in IGNORED), path[-1])
+
+
+def _gathered(source, people):
+    """(files, folders above them) of what was handed to the grader.
+
+    The paths of a student's files begin with the student's folder, as they
+    do where a whole class is handed in: who it is depends on nothing else.
+
+    people: names of students who have been graded before
+    """
+    above = _readable(source.resolve().parts[1:])
+    if source.is_dir():
+        base = _base(above, _below(source), people)
+        return list(_in_folder(source, base)), _above(above, base)
+    above, name = above[:-1], _readable([source.name])
+    file = File(name, source.read_bytes, source.stat().st_mtime)
+    if is_archive(source.name):
+        # A class's archive lies anywhere: the folders above say nothing.
+        return list(_archive_alone(file, above, people)), ()
+    base = _base(above, [name], people)
+    return [dataclasses.replace(file, path=base + name)], _above(above, base)
+
+
+def _below(folder):
+    return [
+        _readable(path.relative_to(folder).parts)
+        for path in folder.rglob("*")
+        if path.is_file()
+    ]
+
+
+def _above(above, base):
+    return above[: len(above) - len(base)]
+
+
+def _base(above, paths, people):
+    """The last folders of those above, from a student's on.
+
+    () where the folder that was handed in is not a student's, or may be one
+    of a whole class.
+
+    paths: of the files below
+    people: names of students who have been graded before
+    """
+    base = _site_folder(above)
+    outer = without_lessons(above, nobodys())
+    if base or not outer:
+        return base
+    base = above[len(outer) - 1 :]
+    own = {
+        own_name(path)
+        for path in paths
+        if not _ignored(path) and (_is_notebook(path) or is_archive(path[-1]))
+    }
+    if own - {""} or not own:
+        theirs = one_form(outer[-1]) in people
+        return base if theirs and not own & people else ()
+    # Archives that are named after a lesson may be those of a class.
+    return () if any(is_archive(path[-1]) for path in paths) else base
+
+
+def _site_folder(above):
+    """The last folders of those above, from one that a learning management
+    system made for a student on; () if there is none."""
+    for index, part in enumerate(above):
+        if from_lms((part, "")):
+            return above[index:]
+    return ()
+
+
+def _is_notebook(path):
+    return path[-1].lower().endswith(".ipynb")
+
+
+def _in_folder(source, base):
+    """Files of a folder; their paths begin with that of a student, if it is
+    one's."""
+    paths = sorted(source.rglob("*"))
+    mute = _mute(path.relative_to(source).parts for path in paths)
+    for path in paths:
+        parts = (*base, *_readable(path.relative_to(source).parts))
+        if path.is_symlink():
+            if path.suffix in NOTEBOOKS:
+                yield File(
+                    parts,
+                    bytes,
+                    trouble="it is a link, which "
+                    "may lead anywhere: put the file itself here",
+                )
+        elif path.is_file():
+            yield from _opened(
+                File(parts, path.read_bytes, path.stat().st_mtime),
+                packed=True,
+                telling=path.name not in mute and _tells(base),
+            )
+
+
+def _archive_alone(file, above, people):
+    """What is in an archive that was handed to the grader by itself."""
+    try:
+        home = _home(_members(file.read()), file.path[-1], above, people)
+    except DAMAGED:
+        home = None  # it is told when it is opened
+    if home is None:
+        yield from _opened(file)
+        return
+    yield from _opened(
+        dataclasses.replace(file, path=(*home, *file.path)),
+        packed=True,
+        telling=_tells(home),
+    )
+
+
+def _tells(base):
+    """Whether an archive's name may be that of its student, in a folder whose
+    path begins so."""
+    return not base or bool(_site_folder(base))
+
+
+def _home(members, name, above, people):
+    """The folders of the student whose archive it is; () where the archive
+    is named after the student, None where it may be that of a class."""
+    home = _site_folder(above)
+    if home:
+        return home
+    if not _is_one_person_s(members) or any(
+        from_lms(each.path) or is_archive(each.path[-1]) for each in members
+    ):
+        return None
+    inside = [path for path in _paths(members) if _is_notebook(path)]
+    known, own = nobodys(), own_name((name,))
+    names = set(map(own_name, inside))
+    outer = without_lessons(above, known)
+    if from_lms((name,)) or own in people:
+        return ()
+    if names & people:
+        return None
+    if outer and one_form(outer[-1]) in people:
+        return tuple(outer[-1:])
+    if any(without_lessons(path[:-1], known) for path in inside):
+        return None
+    if own:
+        return ()
+    return tuple(outer[-1:]) if outer and names == {""} else None
+
+
+def _named_by_files(files, people):
+    """Whether files tell whose they are, and not the folders above.
+
+    So it is where a lesson's folder holds several people's files
+    (ch1/yan.ipynb, ch1/zoe.ipynb), or one of somebody who is known.
+    """
+    known, held = nobodys(), collections.defaultdict(set)
+    for file in files:
+        *folder, name = file.path
+        if _is_notebook(file.path) and not without_lessons(folder, known):
+            held[tuple(folder)].add(own_name((name,)))
+    return any(
+        names & people or len(names) > 1 and "" not in names
+        for names in held.values()
+    )
 
 
 def _readable(names):
@@ -242,20 +404,16 @@ def _readable(names):
     )
 
 
-def _is_archive(name):
-    return name.lower().endswith(ARCHIVES)
-
-
 def _mute(paths):
     """Names of archives that tell nobody's: yan/work.zip, zoe/work.zip.
 
     Where a folder holds several, or is a lesson's, their names do tell:
     week1/yan.zip, week1/zoe.zip, week2/yan.zip.
     """
-    known = set(map(_simple, lessons()))
+    known = nobodys()
     places, held = collections.defaultdict(list), collections.Counter()
     for *folder, name in paths:
-        if _is_archive(name):
+        if is_archive(name):
             places[name].append(tuple(folder))
             held[tuple(folder)] += 1
     return {
@@ -263,7 +421,7 @@ def _mute(paths):
         for name, folders in places.items()
         if len(folders) > 1
         and all(
-            held[folder] == 1 and _without_lessons(folder, known)
+            held[folder] == 1 and without_lessons(folder, known)
             for folder in folders
         )
     }
@@ -275,7 +433,7 @@ def _opened(file, depth=0, packed=False, telling=True):
     packed: as of the `File`s in it
     telling: whether an archive's name may be that of its student
     """
-    if file.trouble or not _is_archive(file.path[-1]):
+    if file.trouble or not is_archive(file.path[-1]):
         yield file
         return
     inside = file.path[:-1]
@@ -287,19 +445,14 @@ def _opened(file, depth=0, packed=False, telling=True):
         )
         return
     try:
-        data = file.read()
-        # A tar archive that ends with a zip archive looks like one, too.
-        if tarfile.is_tarfile(io.BytesIO(data)):
-            members = list(_tarred(data))
-        else:
-            members = list(_zipped(data))
+        members = _members(file.read())
         if not members:
             raise ValueError("there is nothing in it")
         one = _is_one_person_s(members)
-        stem = re.sub(r"\.(zip|tar|tgz|gz|bz2|xz)\b", "", file.path[-1])
-        # What was handed to the grader is named after nobody.
+        # A class's archive is named after nobody.
         if telling and (depth or len(file.path) > 1 or packed and one):
-            inside += (file.path[-1] if from_lms(file.path) else stem,)
+            name = file.path[-1]
+            inside += (name if from_lms(file.path) else _named_after(name),)
         mute = _mute(member.path for member in members)
         for member in members:
             below = member.path[-1:] if one and packed else member.path
@@ -319,27 +472,44 @@ def _opened(file, depth=0, packed=False, telling=True):
         )
 
 
+def _named_after(name):
+    """What an archive is named after: as a rule, its student."""
+    return without_lesson(name, lessons()) or stem_of(name)
+
+
+def _members(data):
+    """The `File`s in an archive's bytes."""
+    # A tar archive that ends with a zip archive looks like one, too.
+    if tarfile.is_tarfile(io.BytesIO(data)):
+        return list(_tarred(data))
+    return list(_zipped(data))
+
+
 def _is_one_person_s(members):
     """Whether an archive holds what one student has packed."""
-    names = [
-        member.path[-1]
-        for member in members
-        if member.path[-1].lower().endswith(".ipynb") and not _ignored(member)
-    ]
+    notebooks = [path for path in _paths(members) if _is_notebook(path)]
+    names = {path[-1] for path in notebooks}
     if any(
         from_lms(each.path)
         for each in members
         if len(each.path) > 1
         or each.path[-1] in names
-        or _is_archive(each.path[-1])
+        or is_archive(each.path[-1])
     ):
         return False
-    known = set(map(_simple, lessons()))
+    if len(notebooks) < 2:
+        return bool(notebooks) or all(len(each.path) == 1 for each in members)
+    known = nobodys()
+    homes = {tuple(without_lessons(path[:-1], known)) for path in notebooks}
     return (
-        len(names) == 1
-        or {_simple(_without_copies(name)) for name in names} <= known
-        and all(len(each.path) == 1 for each in members)
+        len(homes) == 1
+        and {simple(without_copies(name)) for name in names} <= known
     )
+
+
+def _paths(files):
+    """Where files lie that somebody has put there."""
+    return [file.path for file in files if not _ignored(file.path)]
 
 
 def _zipped(data):
@@ -357,6 +527,7 @@ def _zipped(data):
         yield File(
             _parts(name),
             _member(archive, info),
+            time.mktime((*info.date_time, 0, 0, -1)),
             trouble="it is locked with a password"
             if info.flag_bits & 1
             else _too_large(info.file_size),
@@ -412,11 +583,58 @@ def _parts(name):
     return _readable(parts) or ("unnamed",)
 
 
-def _arrival(file, lessons, files, above, single):
+def _work_folder(files, lessons, people):
+    """The name, in a set, of the folder that all students call their work.
+
+    In anna/hw/ch1.ipynb and bob/hw/ch1.ipynb it is hw, and no student; in
+    week1/zoe/ch1.ipynb and week2/zoe/ch2.ipynb zoe is one.
+    """
+    known = nobodys([each.name for each in lessons])
+    paths = [
+        without_lessons(_without_hidden(file.path)[:-1], known)
+        for file in files
+        if _is_notebook(file.path)
+    ]
+    if not paths or min(map(len, paths)) < 2:
+        return set()
+    inner = {simple(path[-1]) for path in paths}
+    outer = {path[-2] for path in paths}
+    is_person = len(inner) > 1 or one_form(paths[0][-1]) in people
+    is_place = any(WEEK.match(each) or simple(each) in known for each in outer)
+    if is_person or is_place or len(outer) == 1:
+        return set()
+    return inner
+
+
+def _student(file, lessons, above, work=()):
+    """The name of the student whose file it is."""
+    path, names = _without_hidden(file.path), [each.name for each in lessons]
+    kept = [
+        part
+        for place, part in enumerate(path)
+        if place in (0, len(path) - 1) or simple(part) not in work
+    ]
+    return whose(tuple(kept), names, above)
+
+
+def _scripts(files, students):
+    """{(folder, student): names of .py files} that lie beside a notebook of
+    the same student."""
+    pairs = list(zip(files, students, strict=True))
+    beside = {
+        (file.path[:-1], student): []
+        for file, student in pairs
+        if _is_notebook(file.path)
+    }
+    for file, student in pairs:
+        place = file.path[:-1], student
+        if file.path[-1].lower().endswith(".py") and place in beside:
+            beside[place].append(file.path[-1])
+    return beside
+
+
+def _arrival(file, student, lessons, files, scripts):
     """A file as an `Arrival`, or None where it comes with another one."""
-    student = whose(
-        file.path, [lesson.name for lesson in lessons], above, single
-    )
     suffix = pathlib.PurePath(file.path[-1]).suffix.lower()
     if file.trouble:
         return Arrival(student, file.label, problem=file.trouble)
@@ -424,12 +642,10 @@ def _arrival(file, lessons, files, above, single):
         _has_notebook(file, files) or _from_the_site(file, files)
     ):
         return None
-    if suffix == ".py" and any(
-        other.path[:-1] == file.path[:-1]
-        and other.path[-1].lower().endswith(".ipynb")
-        for other in files
-    ):
+    beside = scripts.get((file.path[:-1], student), [])
+    if file.path[-1] in beside:
         return None
+    choices = _about_scripts(beside)
     try:
         data = file.read()
         submitted = read(data, suffix)
@@ -439,6 +655,7 @@ def _arrival(file, lessons, files, above, single):
             file.label,
             problem=str(error),
             lesson=_named(file.path, lessons),
+            choices=choices,
         )
     except DAMAGED as error:
         why = getattr(error, "strerror", None) or error
@@ -457,6 +674,7 @@ def _arrival(file, lessons, files, above, single):
                 "it has no cell of any lesson of this course: is it the right "
                 "notebook?"
             ),
+            choices=choices,
         )
     return Arrival(
         student,
@@ -464,14 +682,45 @@ def _arrival(file, lessons, files, above, single):
         lesson,
         submitted,
         hashlib.sha256(data).hexdigest(),
-        modified=file.modified,
+        choices=(*choices, *_about_name(file.path, lesson, lessons)),
+        modified=dated(file.path) or file.modified,
+    )
+
+
+def _about_scripts(names):
+    """What to say of scripts that lie beside a notebook, as a tuple."""
+    if not names:
+        return ()
+    return (
+        f"Not used, though handed in beside the notebook: {', '.join(names)}. "
+        "Only the notebook's cells are graded: put what they need into them.",
+    )
+
+
+def _about_name(path, lesson, lessons):
+    """What to say of a path that names another lesson, as a tuple."""
+    others = [
+        name
+        for name in (
+            _named([part], lessons)
+            for part in path
+            if simple(lesson) not in simple(part)
+        )
+        if name
+    ]
+    if not others:
+        return ()
+    return (
+        f"It was handed in as {others[-1]}, but its cells are those of "
+        f"{lesson}, and it was graded as that. If {others[-1]} is missing, "
+        "hand in its notebook, too.",
     )
 
 
 def _has_notebook(file, files):
     suffix = pathlib.PurePath(file.path[-1]).suffix.lower()
-    if suffix not in COMPANIONS and suffix:
-        return False
+    if suffix not in COMPANIONS and suffix or from_lms(file.path[-1:]):
+        return False  # a site's names, not its folders, tell whose it is
     return len(file.path) > 1 and any(
         other.path[: len(file.path) - 1] == file.path[:-1]
         and other.path[-1].lower().endswith(NOTEBOOKS)
@@ -517,82 +766,11 @@ def which(submitted, path, lessons):
 def _named(path, lessons):
     """The lesson that a path names, or ""."""
     for part in reversed(path):
-        stem = _simple(_without_copies(part))
+        stem = simple(without_copies(part))
         for lesson in lessons:
-            if _simple(lesson.name) in stem:
+            if simple(lesson.name) in stem:
                 return lesson.name
     return ""
-
-
-def _without_copies(name):
-    """A file's name without what browsers and editors add to it."""
-    before = None
-    while before != name:
-        before = name
-        for pattern in COPIES:
-            name = pattern.sub("", name.strip())
-    return name
-
-
-def _simple(text):
-    plain = unicodedata.normalize("NFKD", text).encode("ascii", "ignore")
-    return re.sub(r"[^a-z0-9]+", "", plain.decode().lower())
-
-
-def whose(path, lessons, above=(), single=False):
-    """The name of the student whose file lies at a path, as it is written.
-
-    path: its parts, below what was handed to the grader
-    above: the folders that lead there, outermost first
-    single: whether the file itself was handed to the grader
-    """
-    found = from_lms(path)
-    if found:
-        return "_".join(filter(None, found))
-    known = {_simple(lesson) for lesson in lessons}
-    # Folders of nbgrader's trees: submitted/student/lesson/notebook.
-    folders = _without_lessons(path[:-1], known)
-    if folders:
-        return folders[-1]
-    stem = _without_copies(pathlib.PurePath(path[-1]).stem)
-    for lesson in lessons:
-        parts = re.split(r"[^A-Za-z0-9]+", lesson)
-        pattern = r"[^A-Za-z0-9]*".join(map(re.escape, parts))
-        stem = re.sub(pattern, " ", stem, flags=re.IGNORECASE)
-    stem = _without_copies(stem.strip(" _-.,"))
-    outer = _without_lessons(above, known)
-    # One student's folder, or one file in it.
-    if outer and (
-        len(path) > 1 or len(outer) < len(above) or single and not stem
-    ):
-        return outer[-1]
-    return stem or pathlib.PurePath(path[-1]).stem
-
-
-def from_lms(path):
-    """(name, number) of a student as a learning management system has put
-    them into a path; the number may be "". None if it comes from elsewhere.
-    """
-    for part in path[:-1]:
-        found = MOODLE.match(part) or BRIGHTSPACE.match(part)
-        if found:
-            return found["name"], found["number"]
-    for part in path:
-        if part == path[-1] or _is_archive(part):
-            found = BLACKBOARD.match(part)
-            if found:
-                return found["name"], ""
-            found = CANVAS.match(part)
-            if found:
-                return found["name"], found["number"]
-    return None
-
-
-def _without_lessons(folders, known):
-    folders = list(folders)
-    while folders and _simple(folders[-1]) in known:
-        folders.pop()
-    return folders
 
 
 def _told_apart(made, known):
@@ -606,7 +784,7 @@ def _told_apart(made, known):
         if student == identifier(name):
             alike[student].add(name)
     for each in made:
-        alike[identifier(each.student)].add(_one_form(each.student))
+        alike[identifier(each.student)].add(one_form(each.student))
     return [
         _identified(each, sorted(alike[identifier(each.student)]), known)
         for each in made
@@ -615,7 +793,7 @@ def _told_apart(made, known):
 
 def _identified(arrival, names, known):
     """An arrival of the student who is one of those names."""
-    name = _one_form(arrival.student)
+    name = one_form(arrival.student)
     student = _identifier_among(names, name, known)
     arrival = dataclasses.replace(arrival, student=student, name=name)
     if len(names) == 1:
@@ -625,6 +803,7 @@ def _identified(arrival, names, known):
         choices=(
             f"The names {' and '.join(names)} look alike; each is a student "
             f"of their own here, and {name} is {student}.",
+            *arrival.choices,
         ),
     )
 
@@ -641,39 +820,45 @@ def _identifier_among(names, name, known):
         return own
     if plain in known:
         return plain if known[plain] == name else own
-    return plain if len(names) == 1 or name == _one_form(plain) else own
+    return plain if len(names) == 1 or name == one_form(plain) else own
 
 
-def _one_form(name):
-    """A name without differences that nobody sees, or that browsers make."""
-    name = re.sub(r"[\s_+]+", " ", unicodedata.normalize("NFC", name))
-    return name.strip(" .-")
+def _without_texts(made):
+    """Arrivals without texts that a learning management system gives beside
+    a student's notebook (Moodle's "online text"); a note there says so."""
+    graded = {each.student for each in made if not each.problem}
+    texts, others = collections.defaultdict(list), []
+    for each in made:
+        if each.student in graded and _is_text_of_a_site(each):
+            texts[each.student].append(each.label)
+        else:
+            others.append(each)
+    return [
+        each
+        if each.problem or each.student not in texts
+        else dataclasses.replace(
+            each,
+            choices=(
+                *each.choices,
+                "Not graded, as it is no notebook: "
+                f"{', '.join(texts[each.student])}. A person has to read it.",
+            ),
+        )
+        for each in others
+    ]
 
 
-def identifier(name):
-    """A name as it can stand in a folder's name, on any system."""
-    for letter, plain in (
-        ("ß", "ss"),
-        ("ø", "o"),
-        ("Ø", "O"),
-        ("ł", "l"),
-        ("Ł", "L"),
-        ("æ", "ae"),
-        ("Æ", "Ae"),
-        ("đ", "d"),
-        ("ı", "i"),
-    ):
-        name = name.replace(letter, plain)
-    folded = unicodedata.normalize("NFKD", name)
-    folded = "".join(
-        letter for letter in folded if not unicodedata.combining(letter)
+def _is_text_of_a_site(arrival):
+    return (
+        bool(arrival.problem)
+        and arrival.label.lower().endswith(COMPANIONS)
+        and from_lms(arrival.label.split("/")) is not None
     )
-    folded = re.sub(r"[^\w.@-]+", "_", folded).strip("._-")
-    return folded[:80] or "unnamed"
 
 
 def _chosen(made, lessons):
-    """One arrival a student and lesson: the most complete one."""
+    """One arrival a student and lesson: the most complete one, of equals the
+    newest."""
     known = {lesson.name: lesson for lesson in lessons}
     groups = {}
     for each in made:
@@ -685,7 +870,8 @@ def _chosen(made, lessons):
         groups.setdefault(key, []).append(each)
     chosen = []
     for group in groups.values():
-        if len(group) > 1:
+        # Two members of an archive may have one name, and no lesson.
+        if len(group) > 1 and not group[0].problem:
             lesson = known[group[0].lesson]
             group.sort(
                 key=lambda each: (
@@ -701,9 +887,8 @@ def _chosen(made, lessons):
                     choices=(
                         *best.choices,
                         f"{len(group)} files came for this lesson; the one "
-                        f"with the most answers was graded: {best.label}. "
-                        f"Not graded: "
-                        f"{others}.",
+                        "with the most answers, of equals the newest, was "
+                        f"graded: {best.label}. Not graded: {others}.",
                     ),
                 )
             ]

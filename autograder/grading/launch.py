@@ -4,7 +4,10 @@ It imports torch, which takes a second; what starts it here does not, so that
 both can import it at the same time.
 """
 
+import contextlib
 import dataclasses
+import os
+import signal
 import socket
 import subprocess
 import sys
@@ -41,7 +44,9 @@ class Launched:
     def close(self):
         """End it, and every process in it."""
         self.control.close()
-        self.process.kill()
+        # Also bubblewrap's own child, which may not be told of its end yet.
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
         self.words.close()
 

@@ -15,7 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from autograder.grading import intake
-from autograder.grading.intake import arrivals, identifier, whose
+from autograder.grading.intake import arrivals
+from autograder.grading.names import from_lms, identifier, whose
 
 LESSON = "ch1_self_attention"
 
@@ -88,18 +89,120 @@ def test_a_renamed_file_stays_its_student_s(name, one, other):
         (f"course/alice/{LESSON}", "x.ipynb", "alice"),
         ("course/alice", f"{LESSON}.ipynb", "alice"),
         ("course/alice", "bob.ipynb", "bob"),
+        ("course/exercises", "bob.ipynb", "bob"),
     ],
 )
 def test_whose_is_what_was_named_alone(above, path, student):
-    assert (
-        whose(
-            tuple(path.split("/")),
-            [LESSON],
-            above.split("/"),
-            single="/" not in path,
+    path = tuple(path.split("/"))
+    assert whose(path, [LESSON], above.split("/")) == student
+
+
+MOODLE = "{who}_12_assignsubmission_file_"
+BRIGHTSPACE = "12-7 - {who} - Oct 5, 2026 1130 AM"
+BLACKBOARD = "Lesson 1_{who}_attempt_2026-10-05-11-30-00_x"
+# (path, what an archive there holds, whether nobody has to know the student
+# to tell whose a part of the class is)
+LAYOUTS = [
+    *((path, "", "{lesson}/{who}" not in path) for path in PATHS),
+    ("{lesson}/{who}.ipynb", "", False),
+    ("{who}/x.ipynb", "", False),
+    ("{who}.zip", f"{LESSON}.ipynb", True),
+    ("{who} (1).zip", f"{LESSON}/{LESSON}.ipynb", True),
+    ("{who}.zip", "x.ipynb", True),
+    ("{who}.zip", f"exercises/{LESSON}/{LESSON}.ipynb", True),
+    ("{who}/exercises/{lesson}/{lesson}.ipynb", "", True),
+    ("{who}.zip", f"work/{LESSON} (1).ipynb", False),
+    ("{who}/{lesson}.zip", f"{LESSON}.ipynb", True),
+    ("{who}/work.zip", f"{LESSON}.ipynb", False),
+    ("{who}/work.zip", "x.ipynb", False),
+    ("{lesson}/{who}.zip", "x.ipynb", True),
+    (f"{BLACKBOARD}.ipynb", "", True),
+    (f"{BLACKBOARD}.zip", f"work/{LESSON}.ipynb", True),
+    (f"{MOODLE}/{LESSON}.ipynb", "", True),
+    (f"{MOODLE}/lesson1.zip", f"{LESSON}.ipynb", True),
+    (f"{MOODLE}/lesson1.zip", "work/x.ipynb", True),
+    (f"{MOODLE}{LESSON}.ipynb", "", True),
+    (f"{MOODLE}work.zip", "work/x.ipynb", True),
+    ("{who}_LATE_12_98_x-1.ipynb", "", True),
+    ("{who}_12_98_work.zip", "work/x.ipynb", True),
+    (f"{BRIGHTSPACE}/x.ipynb", "", True),
+    (f"{BRIGHTSPACE}/work.zip", "work/x.ipynb", True),
+]
+
+
+@pytest.mark.parametrize("known", [False, True])
+@pytest.mark.parametrize("path, inside, plain", LAYOUTS)
+def test_whose_does_not_depend_on_how_much_is_handed_in(
+    tmp_path, data, path, inside, plain, known
+):
+    number = "_12" if "12" in path and "Lesson 1" not in path else ""
+    source = tmp_path / "handed-in"
+    names = {}
+    for who in ("Quinn", "Zoe"):
+        place = path.format(who=who, lesson=LESSON, LESSON=LESSON.upper())
+        (source / place).parent.mkdir(parents=True, exist_ok=True)
+        (source / place).write_bytes(
+            packed(data, inside) if place.endswith(".zip") else data
         )
-        == student
-    )
+        names[source / place] = who + number
+    people = {name: name.replace("_", " ") for name in names.values()}
+    for part in {source, *source.rglob("*")}:
+        if known or plain or part == source:
+            made = arrivals(part, people if known else {})
+            assert {each.student for each in made} == {
+                name
+                for file, name in names.items()
+                if file.is_relative_to(part)
+            }
+            # The gradebook finds a site's number in the label.
+            numbers = {from_lms(each.label.split("/")) for each in made}
+            assert not number or {found[1] for found in numbers} == {"12"}
+
+
+def test_a_lesson_s_folder_of_several_people_s_files_is_a_class(
+    tmp_path, data
+):
+    (tmp_path / LESSON).mkdir()
+    for name in ("yan", "zoe"):
+        (tmp_path / LESSON / f"{name}.ipynb").write_bytes(data)
+    for source in (tmp_path, tmp_path / LESSON):
+        assert {each.student for each in arrivals(source)} == {"yan", "zoe"}
+
+
+def test_a_class_in_a_folder_of_a_known_name_stays_a_class(tmp_path, data):
+    people = {name: name for name in ("handed-in", "yan")}
+    source = tmp_path / "handed-in"
+    source.mkdir()
+    for name in ("yan", "zoe"):
+        (source / f"{name}.ipynb").write_bytes(data)
+    made = arrivals(source, people)
+    assert [each.student for each in made] == ["yan", "zoe"]
+
+
+def test_one_student_s_folder_reads_as_in_the_class(tmp_path, data):
+    folder = tmp_path / "handed-in" / "anna"
+    folder.mkdir(parents=True)
+    (folder / f"{LESSON}.ipynb").write_bytes(data)
+    (folder / "plot.png").write_bytes(b"\x89PNG")
+    (folder / "timestamp.txt").write_text("2026-01-01")
+    (folder / "empty.zip").write_bytes(packed(b""))
+    people = {"anna": "anna"}
+    (class_s,) = [
+        each for each in arrivals(folder.parent, people) if not each.problem
+    ]
+    (own,) = [each for each in arrivals(folder, people) if not each.problem]
+    assert own == class_s
+    assert own.label == f"anna/{LESSON}.ipynb"
+
+
+def test_a_time_in_a_student_s_archive_counts_for_nothing_alone_either(
+    tmp_path, data
+):
+    with zipfile.ZipFile(tmp_path / "anna.zip", "w") as archive:
+        archive.writestr(f"{LESSON}.ipynb", data)
+        archive.writestr("timestamp.txt", "1999-01-01")
+    (only,) = arrivals(tmp_path / "anna.zip")
+    assert (only.student, only.handed_in) == ("anna", "")
 
 
 @pytest.fixture
@@ -142,6 +245,49 @@ def test_when_it_was_handed_in_is_nbgrader_s_to_say(tmp_path, data):
             archive.write(path, f"alice/{LESSON}/{path.name}")
     (again,) = arrivals(whole)
     assert again.handed_in == "2026-01-01"
+
+
+def submitted_with_nbgrader(folder, monkeypatch):
+    """The secret that nbgrader's own code gives a student who submits."""
+    from nbgrader.coursedir import CourseDirectory
+    from nbgrader.exchange.default.submit import ExchangeSubmit
+
+    cache = folder.parents[1] / "cache"
+    (cache / folder.name).mkdir(parents=True)
+    submit = ExchangeSubmit(CourseDirectory())
+    for step in ("init_release", "check_filename_diff", "do_copy"):
+        monkeypatch.setattr(submit, step, lambda *_: None)
+    monkeypatch.setattr(submit, "set_perms", lambda *_, **__: None)
+    submit.src_path = submit.inbound_path = str(folder.parent)
+    submit.assignment_filename = folder.name
+    submit.cache_path = str(cache)
+    submit.timestamp = "2026-10-05 11:30:00.123456 UTC"
+    submit.add_random_string = False
+    submit.copy_files()
+    return (cache / folder.name / "submission_secret.txt").read_text()
+
+
+def test_the_secret_is_whole_that_nbgrader_finds_feedback_by(
+    tmp_path, data, monkeypatch
+):
+    folder = tmp_path / "alice" / LESSON
+    folder.mkdir(parents=True)
+    (folder / f"{LESSON}.ipynb").write_bytes(data)
+    secret = submitted_with_nbgrader(folder, monkeypatch)
+    assert len(secret) > 100
+    (only,) = arrivals(tmp_path / "alice")
+    assert only.secret == secret
+    assert only.handed_in == "2026-10-05 11:30:00.123456 UTC"
+
+
+def test_a_note_that_nbgrader_cannot_have_written_counts_for_nothing(
+    tmp_path, data
+):
+    (tmp_path / "x.ipynb").write_bytes(data)
+    (tmp_path / "submission_secret.txt").write_text("a" * 10**6)
+    (tmp_path / "timestamp.txt").write_bytes(b"\xff\xfe")
+    (only,) = arrivals(tmp_path)
+    assert (only.handed_in, only.secret) == ("", "")
 
 
 def test_a_zip_in_a_zip(tmp_path, data):
@@ -195,8 +341,16 @@ def packed(data, name="work/x.ipynb"):
             ["doejane_1234_98765_x.ipynb", "roejo_LATE_1235_98766_work.zip"],
             {"doejane_1234", "roejo_1235"},
         ),
+        (
+            [
+                "Ann Lee_12_assignsubmission_file_x.ipynb",
+                "Ann Lee_12_assignsubmission_onlinetext_onlinetext.html",
+                "Bo Ek_13_assignsubmission_file_work.zip",
+            ],
+            {"Ann_Lee_12", "Bo_Ek_13"},
+        ),
     ],
-    ids=["Brightspace", "Blackboard", "Canvas"],
+    ids=["Brightspace", "Blackboard", "Canvas", "Moodle without folders"],
 )
 @pytest.mark.parametrize("unpacked", [False, True])
 def test_what_a_site_packs(tmp_path, data, names, students, unpacked):
@@ -223,6 +377,26 @@ def test_a_site_s_note_alone_is_told(tmp_path, data):
     assert len(made) == 3
 
 
+@pytest.mark.parametrize("between", ["/", ""])
+def test_an_online_text_is_a_note_beside_a_notebook_only(
+    tmp_path, data, between
+):
+    text = f"assignsubmission_onlinetext_{between}onlinetext.html"
+    path = tmp_path / "class.zip"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr(
+            f"Ann Lee_12_assignsubmission_file_{between}x.ipynb", data
+        )
+        archive.writestr(f"Ann Lee_12_{text}", "<p>Here it is!")
+        archive.writestr(f"Bo Ek_13_{text}", "<p>My dog ate it.")
+    zipfile.ZipFile(path).extractall(tmp_path / "class" / "week1")
+    for source in (path, tmp_path / "class", tmp_path / "class" / "week1"):
+        ann, bo = arrivals(source)
+        assert (ann.student, ann.problem) == ("Ann_Lee_12", "")
+        assert f"Ann Lee_12_{text}" in ann.choices[0]
+        assert bo.student == "Bo_Ek_13" and bo.problem
+
+
 def test_one_zip_a_student(tmp_path, data):
     for student, name in (
         ("alice", f"{LESSON}.ipynb"),
@@ -239,6 +413,16 @@ def test_one_zip_a_student(tmp_path, data):
         (student, LESSON)
         for student in ("alice", "bob", "cleo", "dora", "emil")
     }
+
+
+@pytest.mark.parametrize("folder", ["exercises/", "my work/", ""])
+def test_one_zip_of_several_notebooks_a_student(tmp_path, data, folder):
+    for student in ("alice", "bob"):
+        with zipfile.ZipFile(tmp_path / f"{student}.zip", "w") as archive:
+            archive.writestr(f"{folder}{LESSON}/{LESSON}.ipynb", data)
+            archive.writestr(f"{folder}{LESSON}/{LESSON} (1).ipynb", data)
+            archive.writestr(f"{folder}data/x.csv", "1")
+    assert set(found(tmp_path)) == {("alice", LESSON), ("bob", LESSON)}
 
 
 @pytest.mark.parametrize("mode", ["w", "w:gz", "w:xz"])
@@ -276,6 +460,175 @@ def test_the_most_complete_of_several(tmp_path, data, notebook_of):
     (only,) = arrivals(tmp_path)
     assert only.label.endswith("-Copy1.ipynb")
     assert f"{LESSON}.ipynb" in only.choices[0]
+
+
+def zipped(path, data, times):
+    """A zip archive of copies of a notebook, each with a day of October."""
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, day in times.items():
+            info = zipfile.ZipInfo(name, (2026, 10, day, 11, 30, 0))
+            archive.writestr(info, data)
+    return path
+
+
+@pytest.mark.parametrize("newest", range(2))
+def test_of_equally_many_answers_the_newest_in_a_zip_is_graded(
+    tmp_path, data, newest
+):
+    names = [f"alice/{LESSON}.ipynb", f"alice/{LESSON} (1).ipynb"]
+    times = dict.fromkeys(names, 1) | {names[newest]: 5}
+    (only,) = arrivals(zipped(tmp_path / "class.zip", data, times))
+    assert only.label == names[newest]
+    assert names[1 - newest] in only.choices[0]
+
+
+def test_a_month_that_there_is_not_in_a_zip_stops_nothing(tmp_path, data):
+    path = zipped(tmp_path / "class.zip", data, {"alice/x.ipynb": 5})
+    for number in (0, 0xFFFF):
+        broken = path.read_bytes()
+        at = broken.rindex(b"PK\x01\x02") + 12  # time and day of a member
+        path.write_bytes(
+            broken[:at] + number.to_bytes(2, "little") * 2 + broken[at + 4 :]
+        )
+        (only,) = arrivals(path)
+        assert not only.problem
+
+
+@pytest.mark.parametrize(
+    "older, newer",
+    [
+        ("Sep 30, 2026 1130 AM", "Oct 5, 2026 1130 AM"),
+        ("Dec 30, 2025 1130 PM", "Jan 5, 2026 1130 AM"),
+        ("Oct 5, 2026 1130 AM", "Oct 5, 2026 1205 PM"),
+        ("Oct 5, 2026 1259 AM", "Oct 5, 2026 130 AM"),
+        ("30 September 2026 612 PM", "05 October 2026 612 PM"),
+        ("30 septembre 2026 1812", "5 octobre 2026 1812"),
+        ("5 mai 2026 1812", "5 août 2026 1812"),
+        ("9 de outubro de 2026 1812", "10 de outubro de 2026 1812"),
+    ],
+)
+def test_of_brightspace_s_folders_the_newest_by_name_is_graded(
+    tmp_path, data, older, newer
+):
+    for date, when in ((older, 10**9), (newer, 1)):
+        path = tmp_path / f"12-77 - Ann Lee - {date}" / "x.ipynb"
+        path.parent.mkdir()
+        path.write_bytes(data)
+        os.utime(path, (when, when))  # of unpacking, say
+    (only,) = arrivals(tmp_path)
+    assert newer in only.label
+
+
+def test_of_blackboard_s_files_the_newest_by_name_is_graded(tmp_path, data):
+    for date, when in (("2026-10-05", 1), ("2026-09-30", 10**9)):
+        path = tmp_path / f"L1_alee_attempt_{date}-11-30-00_x.ipynb"
+        path.write_bytes(data)
+        os.utime(path, (when, when))
+    (only,) = arrivals(tmp_path)
+    assert "2026-10-05" in only.label
+
+
+def test_a_date_that_cannot_be_read_leaves_the_file_s_own(tmp_path, data):
+    for date, when in (("5 lokakuuta 2026", 2), ("Oct 77, 2026", 1)):
+        path = tmp_path / f"12-77 - Ann Lee - {date} 1130" / "x.ipynb"
+        path.parent.mkdir()
+        path.write_bytes(data)
+        os.utime(path, (when, when))
+    (only,) = arrivals(tmp_path)
+    assert "lokakuuta" in only.label
+
+
+BACKUP = f".ipynb_checkpoints/{LESSON}-checkpoint.ipynb"
+
+
+@pytest.mark.parametrize("kind", ["folder", "zip"])
+@pytest.mark.parametrize(
+    "hidden", [BACKUP, f"{LESSON}/{BACKUP}", f"__MACOSX/._{LESSON}.ipynb"]
+)
+def test_a_backup_copy_alone_is_told_once(tmp_path, data, hidden, kind):
+    source = tmp_path / "handed-in"
+    for name in (f"anna/{hidden}", "bob/x.ipynb", f"bob/{BACKUP}"):
+        (source / name).parent.mkdir(parents=True)
+        (source / name).write_bytes(data)
+    anna_s = source / "anna"
+    if kind == "zip":
+        source = shutil.make_archive(tmp_path / "all", "zip", source)
+        anna_s = shutil.make_archive(anna_s, "zip", anna_s)
+    anna, bob = arrivals(source)
+    assert (anna.student, bob.student) == ("anna", "bob")
+    assert "hand in the notebook" in anna.problem and not bob.problem
+    (alone,) = arrivals(anna_s)
+    assert "hand in the notebook" in alone.problem
+    assert kind == "zip" or alone.student == "anna"
+
+
+def test_a_backup_copy_that_was_handed_in_itself_is_its_student_s(
+    tmp_path, data
+):
+    path = tmp_path / "anna" / f"{LESSON}-checkpoint.ipynb"
+    path.parent.mkdir()
+    path.write_bytes(data)
+    for source in (tmp_path, path.parent, path):
+        (only,) = arrivals(source)
+        assert (only.student, only.problem) == ("anna", "")
+
+
+def test_a_script_beside_a_notebook_is_told_with_it(tmp_path, data):
+    (tmp_path / "anna").mkdir()
+    (tmp_path / "anna" / f"{LESSON}.ipynb").write_bytes(data)
+    (tmp_path / "anna" / "helpers.py").write_text("def f(): pass")
+    (tmp_path / "bob").mkdir()
+    (tmp_path / "bob" / f"{LESSON}.ipynb").write_bytes(data)
+    for source in (tmp_path, tmp_path / "anna"):
+        anna, *others = arrivals(source)
+        assert anna.student == "anna" and "helpers.py" in anna.choices[0]
+        assert not any(each.choices for each in others)
+
+
+def test_who_it_is_and_what_was_not_used_are_both_told(tmp_path, data):
+    for name in ("Ana López", "Ana Lopez"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "x.ipynb").write_bytes(data)
+        (tmp_path / name / "helpers.py").write_text("def f(): pass")
+    for each in arrivals(tmp_path):
+        alike, unused = each.choices
+        assert "look alike" in alike and "helpers.py" in unused
+
+
+def test_a_script_among_others_notebooks_is_handed_in(tmp_path, data, right):
+    (tmp_path / "anna.ipynb").write_bytes(data)
+    (tmp_path / "bob.py").write_text("\n\n".join(right.values()))
+    anna, bob = arrivals(tmp_path)
+    assert (bob.student, bob.lesson, bob.problem) == ("bob", LESSON, "")
+    assert not anna.choices
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["anna/ch2_multi_head.ipynb", "anna/ch2_multi_head/x (1).ipynb"],
+)
+def test_a_notebook_under_another_lesson_s_name_is_told(tmp_path, data, path):
+    (tmp_path / path).parent.mkdir(parents=True)
+    (tmp_path / path).write_bytes(data)
+    (only,) = arrivals(tmp_path)
+    assert only.lesson == LESSON
+    (told,) = only.choices
+    assert "handed in as ch2_multi_head" in told and LESSON in told
+    for name in (f"{LESSON} (1)", f"ch2_multi_head and {LESSON}"):
+        (only,) = tmp_path.rglob("*.ipynb")
+        only.rename(tmp_path / "anna" / f"{name}.ipynb")
+        (only,) = arrivals(tmp_path)
+        assert not only.choices
+
+
+def test_two_members_of_one_name_that_cannot_be_read_are_told(tmp_path):
+    path = tmp_path / "class.zip"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("anna/x.ipynb", b"")
+        with pytest.warns(UserWarning, match="Duplicate"):
+            archive.writestr("anna/x.ipynb", b"")
+    (only,) = arrivals(path)
+    assert "empty" in only.problem
 
 
 def test_nothing_is_passed_over_silently(tmp_path):
@@ -583,6 +936,29 @@ def test_archives_side_by_side_are_named_after_themselves(
             with zipfile.ZipFile(path, "w") as archive:
                 archive.writestr("x.ipynb", data)
     assert {each.student for each in arrivals(tmp_path)} == set(names)
+
+
+@pytest.mark.parametrize("mark", "=+-@")
+def test_no_identifier_is_a_spreadsheets_formula(mark):
+    assert identifier(f"{mark}SUM(1,1)") == "SUM_1_1"
+    assert identifier("ann@example.org") == "ann@example.org"
+
+
+@pytest.mark.parametrize(
+    "names, known, due",
+    [
+        (["anna/hw", "bob/hw"], {}, {"anna", "bob"}),
+        (["anna/hw", "bob/HW", "ada/hw"], {}, {"anna", "bob", "ada"}),
+        (["week1/zoe", "week2/zoe"], {}, {"zoe"}),
+        (["a/zoe", "b/zoe"], {"zoe": "zoe"}, {"zoe"}),
+        (["section a/zoe", "section b/yan"], {}, {"zoe", "yan"}),
+    ],
+)
+def test_a_folder_that_all_have_is_nobodys_name(
+    tmp_path, data, names, known, due
+):
+    made = arrivals(handed_in_as(tmp_path, data, *names), known)
+    assert {each.student for each in made} == due
 
 
 def test_a_missing_path():
