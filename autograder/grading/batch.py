@@ -9,10 +9,12 @@ import atexit
 import concurrent.futures
 import contextlib
 import dataclasses
+import errno
 import fcntl
 import functools
 import os
 import pathlib
+import sqlite3
 import sys
 import threading
 import time
@@ -21,6 +23,7 @@ from autograder.grading import importing, recorded_seed
 from autograder.grading.intake import arrivals
 from autograder.grading.records import (
     Records,
+    as_it_stands,
     fingerprint,
     key_of,
     problem,
@@ -53,9 +56,34 @@ _lock = threading.Lock()
 _warms = []  # all that `_warm` has made
 
 
+class StoppedError(RuntimeError):
+    """The batch is being stopped: no more notebooks are run."""
+
+
+class _Warm(Warm):
+    """A warm process that notebooks do not start again once it is stopped."""
+
+    _stopped = False
+
+    def begin(self, launched=None):
+        """As `start`, also after `stop`."""
+        self._stopped = False
+        self.start(launched)
+
+    def stop(self):
+        """End it, and at once whatever notebooks run in it."""
+        self._stopped = True
+        self.kill()
+
+    def _be_ready(self):
+        if self._stopped:
+            raise StoppedError("the batch is being stopped")
+        super()._be_ready()
+
+
 @functools.cache
 def _warm(limits, require_sandbox, lessons):
-    warm = Warm(limits, require_sandbox, lessons)
+    warm = _Warm(limits, require_sandbox, lessons)
     atexit.register(warm.close)
     _warms.append(warm)
     return warm
@@ -111,6 +139,14 @@ class BusyError(RuntimeError):
     """Two batches would write to one folder."""
 
 
+class GradebookError(RuntimeError):
+    """The gradebook cannot be read; the text says what to do."""
+
+
+class NoRoomError(RuntimeError):
+    """The disk is full; the text says what to do."""
+
+
 @contextlib.contextmanager
 def _alone(folder):
     """Keep other batches out of a folder while this one writes to it."""
@@ -123,6 +159,66 @@ def _alone(folder):
                 "choose another folder with --out."
             ) from None
         yield
+
+
+@contextlib.contextmanager
+def _room(folder):
+    """Say that the disk is full where that is why something fails.
+
+    raises NoRoomError: in its place
+    """
+    try:
+        yield
+    except Exception as error:
+        if not _is_full(error):
+            raise
+        raise NoRoomError(
+            f"The disk is full, so results cannot be written to {folder}: "
+            "make room there, and give the same command again; it goes on "
+            "from here."
+        ) from error
+
+
+def _is_full(error):
+    """Whether an error, from Python or SQLite, is for want of room."""
+    number = getattr(error, "errno", None)
+    return number in (errno.ENOSPC, errno.EDQUOT) or (
+        "disk is full" in str(error)
+    )
+
+
+def results_in(path):
+    """The (student, lesson) that nbgrader's gradebook has results of.
+
+    Without nbgrader, whose import takes a second.
+
+    raises GradebookError: if it is damaged, or locked for five seconds
+    """
+    if not path.exists():
+        return set()
+    try:
+        with contextlib.closing(sqlite3.connect(path)) as book:
+            (sound,) = book.execute("PRAGMA quick_check(1)").fetchone()
+            if sound != "ok":
+                raise sqlite3.DatabaseError(sound)
+            return set(
+                book.execute(
+                    "SELECT submitted.student_id, assignment.name "
+                    "FROM submitted_assignment AS submitted JOIN assignment "
+                    "ON assignment.id = submitted.assignment_id"
+                )
+            )
+    except sqlite3.Error as error:
+        remedy = (
+            "wait for the program that is writing to it"
+            if "locked" in str(error)
+            else "put back a copy of it, or move it away and grade "
+            "everything again without the scores and comments that were "
+            "given by hand"
+        )
+        raise GradebookError(
+            f"{path} cannot be read ({error}): {remedy}."
+        ) from None
 
 
 def newer_python(version, outputs):
@@ -178,6 +274,7 @@ class Batch:
             recorded_seed(out), limits or Limits(), require_sandbox
         )
         self.records = Records(out)
+        self.results = set()  # (student, lesson) in the gradebook before
         self.graded = self.kept = self.todo = 0
         self.problems, self.notes, self.found = [], [], []
         self.good = set()  # (student, lesson) of files that can be graded
@@ -190,21 +287,26 @@ class Batch:
         raises NoSandboxError: the sandbox is required and missing
         raises WarmError: notebooks cannot be run here at all
         raises BusyError: another batch writes to the same folder
+        raises GradebookError: the gradebook is damaged
+        raises NoRoomError: the disk is full
         """
         if not os.path.exists(self.source):
             raise FileNotFoundError(f"{self.source} is not there.")
-        with _alone(self.out):
+        with _room(self.out), _alone(self.out):
             self._run()
 
     def _run(self):
+        self._look_at_gradebook()
         self.found = arrivals(self.source, self.records.names())
+        if not self.found:
+            return
         self.records.remember({each.student: each.name for each in self.found})
         names = {each.lesson for each in self.found if not each.problem}
         self.settings = dataclasses.replace(
             self.settings, lessons=tuple(sorted(names))
         )
         if not self.scheduler:
-            warm_process(self.settings).start(self.launched)
+            warm_process(self.settings).begin(self.launched)
         keys = self._keys()
         todo, kept = [], []
         for arrival in self.found:
@@ -223,12 +325,20 @@ class Batch:
             if not each.problem
         }
         self.records.forget_problems(self._path(), bad, self.good)
-        for made in kept:
-            self.kept += 1
-            self.tell(made, True)
         with self._executor() as executor:
             self._grade_all(executor, todo, keys, kept)
-        self.write_tables()
+
+    def _look_at_gradebook(self):
+        """See what results it has, and say so if it is gone."""
+        path = self.out / "gradebook.db"
+        self.results = results_in(path)
+        if not path.exists() and self.records.has_results():
+            self.say(
+                f"Careful: {path} is gone and is made anew, without the "
+                "scores and comments that were given by hand, without due "
+                "dates, and without notebooks that are not here. If you have "
+                "a copy, stop now and put it back."
+            )
 
     def _path(self, label=""):
         """Where a file that arrived lies; without one, all of them."""
@@ -248,9 +358,10 @@ class Batch:
 
     def _kept(self, arrival, keys):
         """The stored record of a submission that has not changed."""
-        if arrival.problem or not (self.out / "gradebook.db").exists():
+        name = (arrival.student, arrival.lesson)
+        if arrival.problem or name not in self.results:
             return None
-        made = self.records.find(arrival.student, arrival.lesson)
+        made = self.records.find(*name)
         if made and made.get("key") == keys[id(arrival)]:
             return made
         return None
@@ -293,44 +404,90 @@ class Batch:
                     arrival
                 )
 
-        for _ in range(self.workers * AHEAD):
-            submit()
-        writer = _load_writer()(self.out)
-        try:
-            for made in kept:
-                if (made["student"], made["lesson"]) in (
-                    writer.touched_by_hand()
-                ):
-                    writer.write_page(made)
-            while running:
-                done, _ = concurrent.futures.wait(
-                    running, return_when="FIRST_COMPLETED"
-                )
-                for future in done:
-                    arrival = running.pop(future)
-                    submit()
-                    self._finish(
-                        writer, arrival, _result(future, arrival), keys
+        with self._ending(running):
+            for _ in range(self.workers * AHEAD):
+                submit()
+            with self._writer() as writer, self._ending(running):
+                self._tell_kept(writer, kept)
+                while running:
+                    done, _ = concurrent.futures.wait(
+                        running, return_when="FIRST_COMPLETED"
                     )
-        except BaseException:
+                    for future in done:
+                        arrival = running.pop(future)
+                        submit()
+                        self._finish(
+                            writer, arrival, _result(future, arrival), keys
+                        )
+
+    @contextlib.contextmanager
+    def _ending(self, running):
+        """End the notebooks that run, if this is left before they are done.
+
+        They may have minutes to go, and the executor would wait for them.
+        """
+        try:
+            yield
+        except BaseException as error:
+            if running and isinstance(error, KeyboardInterrupt):
+                self.say(
+                    "Stopping: notebooks that are running now are ended, and "
+                    "graded anew next time."
+                )
             for future in running:
                 future.cancel()
+            running.clear()
+            if not self.scheduler:
+                warm_process(self.settings).stop()
             raise
+
+    @contextlib.contextmanager
+    def _writer(self):
+        """A writer; when it is left, the tables say what it has written."""
+        writer = _load_writer()(self.out)
+        try:
+            yield writer
         finally:
-            self.notes += writer.notes
-            writer.close()
+            try:
+                self._write_tables(writer)
+            finally:
+                self.notes += writer.notes
+                writer.close()
+
+    def _tell_kept(self, writer, kept):
+        """Tell what has not changed, as people may have changed what counts.
+
+        A page is written again where it says something else by now.
+        """
+        chosen = {(made["student"], made["lesson"]) for made in kept}
+        if not chosen:
+            return
+        writer.renew_penalties(chosen)
+        standings = writer.standings()
+        for made in kept:
+            standing = standings.get((made["student"], made["lesson"]))
+            if made.get("told") != standing or not writer.has_page(made):
+                writer.write_page(made, standing)
+                made["told"] = standing
+                self.records.write(made)
+            self.kept += 1
+            self.tell(as_it_stands(made, standing), True)
 
     def _finish(self, writer, arrival, made, keys):
-        before = self.records.find(made["student"], made["lesson"])
-        if before and not made["problem"]:
-            made["before"] = before["points"]
+        standing = None
         try:
+            if not made["problem"]:
+                self._say_before(writer, made)
             # A broken file beside a good one does not take its page.
             if not arrival.problem or (
                 (arrival.student, arrival.lesson) not in self.good
             ):
-                writer.write(made, arrival.handed_in, arrival.secret)
+                standing = writer.write(
+                    made, arrival.handed_in, arrival.secret
+                )
         except Exception as error:
+            if _is_full(error):
+                raise  # so it would be for all the others
             made = problem(
                 arrival,
                 "its result could not be written "
@@ -338,19 +495,39 @@ class Batch:
             )
         # The record comes last: what it names is in the gradebook.
         made["key"] = "" if made["problem"] else keys[id(arrival)]
+        made["told"] = standing
         if made["problem"]:
             made["path"] = str(self._path(made["file"]))
         self.records.write(made)
         self.graded += 1
         if made["problem"]:
             self.problems.append(made)
-        self.tell(made, False)
+        self.tell(as_it_stands(made, standing), False)
 
-    def write_tables(self):
-        """Write the tables of all results of the course so far."""
+    def _say_before(self, writer, made):
+        """Put into a record what its submission counted before."""
+        student, lesson = made["student"], made["lesson"]
+        before = self.records.find(student, lesson)
+        if before:
+            standing = writer.standings(student, lesson).get((student, lesson))
+            made["before"] = as_it_stands(before, standing)["points"]
+
+    def _write_tables(self, writer):
+        """Write the tables of all results of the course so far.
+
+        What counts is in the gradebook, and who is no longer in it is in no
+        table.
+        """
         from autograder.grading.export import exercises_table, grades_table
 
-        made = self.records.all()
+        standings = writer.standings()
+        made = []
+        for each in self.records.all():
+            standing = standings.get((each["student"], each["lesson"]))
+            if each["problem"]:
+                made.append(each)
+            elif standing:
+                made.append(as_it_stands(each, standing))
         write_atomically(self.out / "grades.csv", grades_table(made))
         write_atomically(self.out / "exercises.csv", exercises_table(made))
 

@@ -18,9 +18,21 @@ OUT = ROOT / "_build" / "nbgrader"
 def main(options):
     """Grade what `options.submissions` names; the exit status.
 
-    0: every file was graded; 1: some could not be; 2: nothing could
+    0: every file was graded; 1: some could not be; 2: there was nothing to
+    grade, or grading could not start or go on; 130: it was stopped
     """
     show = _Json() if options.json else _Lines()
+    try:
+        return _started(options, show)
+    except KeyboardInterrupt:
+        show.line(
+            "Stopped. What is graded is kept; the same command goes "
+            "on from here."
+        )
+        return 130
+
+
+def _started(options, show):
     out = pathlib.Path(options.out).resolve() if options.out else OUT
     refusal = _refusal(options, out)
     if refusal:
@@ -48,7 +60,8 @@ def _refusal(options, out):
         )
     try:
         out.mkdir(parents=True, exist_ok=True)
-        tempfile.TemporaryFile(dir=out).close()
+        with tempfile.TemporaryFile(dir=out) as file:
+            file.write(bytes(4096))  # a full disk takes an empty file
     except OSError as error:
         return (
             f"Results cannot be written to {out} ({error.strerror}): name "
@@ -76,7 +89,12 @@ def _grade(options, out, show, launched):
     # They import torch, as the process does that has just been launched.
     with importing():
         from autograder.goldens import MissingGoldenError
-        from autograder.grading.batch import Batch, BusyError
+        from autograder.grading.batch import (
+            Batch,
+            BusyError,
+            GradebookError,
+            NoRoomError,
+        )
 
     batch = Batch(
         options.submissions,
@@ -92,17 +110,23 @@ def _grade(options, out, show, launched):
     show.batch = batch
     try:
         batch.run()
-    except KeyboardInterrupt:
-        show.line(
-            "Stopped. What is graded is kept; the same command goes "
-            "on from here."
-        )
-        return 130
     except BrokenPipeError:  # whoever read the lines has had enough
         sys.stderr.close()
         return 130
-    except (FileNotFoundError, BusyError, MissingGoldenError) as error:
+    except (
+        FileNotFoundError,
+        BusyError,
+        GradebookError,
+        MissingGoldenError,
+        NoRoomError,
+    ) as error:
         show.line(str(error))
+        return 2
+    if not batch.found:
+        show.line(
+            f"No files in {batch.source}: give the folder, archive or file "
+            "that holds the notebooks."
+        )
         return 2
     show.end(out)
     return 1 if batch.problems else 0
@@ -152,12 +176,10 @@ class _Lines:
 
     def end(self, out):
         batch = self.batch
-        if not batch.found:
-            self.line(f"No files in {batch.source}.")
-            return
+        graded = batch.graded - len(batch.problems)
         seconds = time.monotonic() - self.start
         self.line(
-            f"{_count(batch.graded, 'submission')} graded in {seconds:.1f} s"
+            f"{_count(graded, 'submission')} graded in {seconds:.1f} s"
             + (f", {batch.kept} unchanged" if batch.kept else "")
             + (
                 f", {len(batch.problems)} could not be graded"
@@ -196,7 +218,9 @@ def _told(made, kept):
         f"{solved} of {len(made['exercises'])} solved",
     ]
     if made["repairs"]:
-        told.append(_count(len(made["repairs"]), "repair"))
+        told.append(_count(len(made["repairs"]), "remark"))
+    if made.get("late"):
+        told.append(f"late, {made['penalty']:g} taken off")
     if kept:
         told.append("unchanged")
     elif made.get("before", made["points"]) != made["points"]:

@@ -27,7 +27,10 @@ def _harmless(value):
 
 
 def grades_table(records):
-    """One row a student and lesson."""
+    """One row a student and lesson; points are after the late penalty.
+
+    records: as of `as_it_stands`, here and below
+    """
     return table(
         [
             "student",
@@ -37,6 +40,7 @@ def grades_table(records):
             "repairs",
             "problem",
             "file",
+            "late_penalty",
         ],
         [
             [
@@ -47,6 +51,7 @@ def grades_table(records):
                 len(made["repairs"]),
                 made["problem"],
                 made["file"],
+                made.get("penalty", 0.0),
             ]
             for made in records
         ],

@@ -52,14 +52,12 @@ a { color: var(--blue); }
 """
 
 
-def page(made, by_hand=None):
+def page(made):
     """The page of one record, as HTML.
 
-    by_hand: {exercise: (score or None, comment)} of what a person who graded
-        has set or written
+    made: as of `as_it_stands`, with what a person who graded has set or
+        written
     """
-    by_hand = by_hand or {}
-    made = _with_scores(made, by_hand)
     title = _title(made["lesson"]) if made["lesson"] else made["file"]
     body = [
         f"<h1>{html.escape(title)}</h1>",
@@ -69,9 +67,9 @@ def page(made, by_hand=None):
     if made["problem"]:
         body.append(_note("This file could not be graded", [made["problem"]]))
     else:
-        body += [_score(made), _overview(made)]
-    body.append(_note("What was mended in your notebook", made["repairs"]))
-    body += _sections(made, by_hand)
+        body += [_score(made), _lateness(made), _overview(made)]
+    body.append(_note("How your notebook was read", made["repairs"]))
+    body += _sections(made)
     return (
         "<!DOCTYPE html>\n<html lang='en'><head><meta charset='utf-8'>"
         f"<meta http-equiv='Content-Security-Policy' content=\"{POLICY}\">"
@@ -80,26 +78,6 @@ def page(made, by_hand=None):
         f"<style>{STYLE}{_code_style()}</style></head><body>"
         f"{''.join(filter(None, body))}</body></html>\n"
     )
-
-
-def _with_scores(made, by_hand):
-    """A record with the scores that a person has set."""
-    given = {
-        name: score
-        for name, (score, _) in by_hand.items()
-        if score is not None
-    }
-    if not given:
-        return made
-    exercises = [
-        {**each, "points": given.get(each["exercise"], each["points"])}
-        for each in made["exercises"]
-    ]
-    return {
-        **made,
-        "exercises": exercises,
-        "points": sum(each["points"] for each in exercises),
-    }
 
 
 def _title(lesson):
@@ -134,8 +112,39 @@ def _score(made):
     return (
         f"<div class='score'>{made['points']:g} of "
         f"{points_text(made['max_points'])}</div>"
-        f"<div class='bar'><div style='width:{share:.0%}'></div></div>"
+        # Extra credit may be more than all.
+        f"<div class='bar'><div style='width:{min(share, 1):.0%}'></div></div>"
     )
+
+
+def _lateness(made):
+    if not made.get("late"):
+        return ""
+    cost = points_text(made["penalty"]) if made["penalty"] else "nothing"
+    return _note(
+        "Late",
+        [
+            f"It came {_duration(made['late'])} after it was due; "
+            f"{cost} taken off."
+        ],
+    )
+
+
+def _duration(seconds):
+    """Seconds as text, in the two largest units that it takes."""
+    minutes = round(seconds / 60)
+    hours, minutes = divmod(minutes, 60)
+    days, hours = divmod(hours, 24)
+    parts = [
+        f"{count} {noun}{'' if count == 1 else 's'}"
+        for count, noun in (
+            (days, "day"),
+            (hours, "hour"),
+            (minutes, "minute"),
+        )
+        if count
+    ]
+    return " ".join(parts[:2]) or "less than a minute"
 
 
 def _overview(made):
@@ -167,7 +176,7 @@ def _note(title, texts):
     return f"<div class='note'><strong>{title}</strong>{items}</div>"
 
 
-def _sections(made, by_hand):
+def _sections(made):
     reports = {each["exercise"]: each for each in made["exercises"]}
     titles = _titles(made["lesson"])
     left = MAX_OWN
@@ -184,18 +193,7 @@ def _sections(made, by_hand):
             exercise = reports.get(checked_by(cell["name"]))
             if exercise:
                 yield report_of(exercise)._repr_html_()
-                score, comment = by_hand.get(exercise["exercise"], (None, ""))
-                yield _note(
-                    "From the person who graded",
-                    [
-                        *(
-                            [f"{points_text(score)} given by hand."]
-                            if score is not None
-                            else []
-                        ),
-                        *([comment] if comment else []),
-                    ],
-                )
+                yield _note("From the person who graded", _by_hand(exercise))
         elif cell["role"] == "own":
             if left > 0:
                 yield f"<div class='own'>{_cell(cell)}</div>"
@@ -204,6 +202,18 @@ def _sections(made, by_hand):
             yield _cell(cell)
     if left <= 0:
         yield _note("Not shown here", ["Further cells that you added."])
+
+
+def _by_hand(exercise):
+    """What a person has set or written, as texts."""
+    told = []
+    if exercise.get("by_hand") is not None:
+        told.append(f"{points_text(exercise['by_hand'])} given by hand.")
+    if exercise.get("extra"):
+        told.append(f"{points_text(exercise['extra'])} of extra credit.")
+    if exercise.get("comment"):
+        told.append(exercise["comment"])
+    return told
 
 
 def _exercise_after(cells, index):

@@ -14,10 +14,11 @@ import pathlib
 import re
 import secrets
 
-import nbformat
 import nbgrader
 from nbgrader.api import (
+    Assignment,
     Base,
+    BaseCell,
     Comment,
     Grade,
     Gradebook,
@@ -25,16 +26,23 @@ from nbgrader.api import (
     MissingEntry,
     SolutionCell,
     SourceCell,
+    SubmittedAssignment,
+    SubmittedNotebook,
 )
 from nbgrader.utils import is_locked, parse_utc
 from sqlalchemy import create_engine, text
+from sqlalchemy.orm import joinedload
 from traitlets.config.loader import PyFileConfigLoader
 
 from autograder.course import ROOT, checked_by, released_path
 from autograder.grading import importing
 from autograder.grading.feedback import harmless_markdown, page
-from autograder.grading.intake import from_lms
-from autograder.grading.records import report_of, write_atomically
+from autograder.grading.names import from_lms
+from autograder.grading.records import (
+    as_it_stands,
+    report_of,
+    write_atomically,
+)
 
 logging.getLogger("traitlets").setLevel(logging.WARNING)
 
@@ -48,85 +56,168 @@ class Writer:
         path = folder / "gradebook.db"
         if not path.exists():
             _make_gradebook(path)
-        self._url = f"sqlite:///{path}"
         self.gradebook = Gradebook(
-            self._url, _config().CourseDirectory.course_id
+            f"sqlite:///{path}", _config().CourseDirectory.course_id
         )
         self._known = set()
-        self._hands = None
-        self.notes = []  # sentences about the course that somebody must read
+        self._changed = {}  # lesson: (how, students with older results)
+        self._notes = []
 
     def close(self):
         self.gradebook.close()
+
+    @property
+    def notes(self):
+        """Sentences about the course that somebody must read."""
+        return [
+            *self._notes,
+            *(
+                _changes(lesson, *change)
+                for lesson, change in self._changed.items()
+            ),
+        ]
 
     def write(self, made, handed_in="", secret=""):
         """Put a record into gradebook, autograded/ and feedback/.
 
         handed_in, secret: as of an `Arrival`
+        returns: how it stands then, as of `standings`; None for a file that
+            could not be graded
         """
         student, lesson = made["student"], made["lesson"]
+        when = _moment(handed_in)
+        folders = [self._page(made).parent]
+        standing = None
         if not made["problem"]:
             self._make_known(lesson)
-            below = pathlib.Path(student, lesson)
-            graded = self.folder / "autograded" / below
-            told = self.folder / "feedback" / below
+            graded = self.folder / "autograded" / student / lesson
             write_atomically(graded / f"{lesson}.ipynb", autograded(made))
-            when = _moment(handed_in)
-            if when:
-                write_atomically(graded / "timestamp.txt", handed_in)
             self._save(made, when)
-            # nbgrader's release_feedback wants both for everybody, also for
-            # those whose notebooks came another way.
-            write_atomically(told / "timestamp.txt", handed_in)
-            if secret or not (told / "submission_secret.txt").exists():
-                secret = secret or secrets.token_hex(16)
-                for folder in (graded, told):
-                    write_atomically(folder / "submission_secret.txt", secret)
-        self.write_page(made)
+            if lesson in self._changed:
+                self._changed[lesson][1].discard(student)
+            folders.append(graded)
+            standing = self.standings(student, lesson)[student, lesson]
+        _put_for_exchange(folders, handed_in if when else "", secret)
+        self.write_page(made, standing)
+        return standing
 
-    def write_page(self, made):
-        """Write a record's feedback, with what people have added by hand."""
-        by_hand = {}
-        if not made["problem"]:
-            by_hand = self._by_hand().get(
-                (made["student"], made["lesson"]), {}
-            )
-        write_atomically(
-            self.folder
-            / "feedback"
-            / made["student"]
-            / (made["lesson"] or "unknown")
-            / f"{made['lesson'] or 'unknown'}.html",
-            page(made, by_hand),
+    def _page(self, made):
+        """The path of a record's feedback."""
+        name = made["lesson"] or "unknown"
+        return (
+            self.folder / "feedback" / made["student"] / name / f"{name}.html"
         )
 
-    def touched_by_hand(self):
-        """(student, lesson) of those whom somebody has graded by hand."""
-        return set(self._by_hand())
+    def has_page(self, made):
+        """Whether a record's feedback is where it was written."""
+        return self._page(made).exists()
 
-    def _by_hand(self):
-        """{(student, lesson): {exercise: (score or None, comment)}}."""
-        if self._hands is None:
-            self._hands = {}
-            for kind in (Grade, Comment):
-                score = kind is Grade
-                column = kind.manual_score if score else kind.manual_comment
-                for each in self.gradebook.db.query(kind).filter(
-                    column.isnot(None)
-                ):
-                    notebook = each.notebook
-                    entry = self._hands.setdefault(
-                        (notebook.student.id, notebook.assignment.name), {}
-                    )
-                    # Comments stand at answers.
-                    name = checked_by(each.name) or each.name
-                    old = entry.get(name, (None, ""))
-                    entry[name] = (
-                        (each.manual_score, old[1])
-                        if score
-                        else (old[0], each.manual_comment)
-                    )
-        return self._hands
+    def write_page(self, made, standing):
+        """Write a record's feedback, with what people have added by hand."""
+        write_atomically(self._page(made), page(as_it_stands(made, standing)))
+
+    def standings(self, student=None, lesson=None):
+        """What counts of each submission, as nbgrader exports it.
+
+        student, lesson: to ask for one submission only
+        returns: {(student, lesson): {"max_points", "late": seconds,
+            "penalty": points taken off for that, "exercises": {name:
+            {"points", "max_points", "by_hand": the score that a person has
+            set, or None, "extra": points on top of it, "comment": text}}}}
+        """
+        made = {
+            (who, name): {
+                "max_points": most,
+                "late": _seconds_late(submission),
+                "penalty": penalty,
+                "exercises": {},
+            }
+            for who, name, submission, most, penalty in self._rows(
+                student,
+                lesson,
+                SubmittedAssignment,
+                SubmittedAssignment.max_score,
+                SubmittedAssignment.late_submission_penalty,
+            )
+        }
+        for who, name, cell, score, most, by_hand, extra in self._rows(
+            student,
+            lesson,
+            BaseCell.name,
+            Grade.score,
+            Grade.max_score,
+            Grade.manual_score,
+            Grade.extra_credit,
+            kind=Grade,
+        ):
+            made[who, name]["exercises"][checked_by(cell) or cell] = {
+                "points": score,
+                "max_points": most,
+                "by_hand": by_hand,
+                "extra": extra or 0.0,
+                "comment": "",
+            }
+        for who, name, cell, comment in self._rows(
+            student,
+            lesson,
+            BaseCell.name,
+            Comment.manual_comment,
+            kind=Comment,
+        ):
+            # Comments stand at answers.
+            exercise = made[who, name]["exercises"].get(cell)
+            if exercise and comment:
+                exercise["comment"] = comment
+        return made
+
+    def _rows(self, student, lesson, *columns, kind=None):
+        """(student, lesson, *columns) of all submissions, or of one.
+
+        student, lesson: as of `standings`
+        kind: `Grade` or `Comment`, for a row for each of them
+        """
+        rows = self.gradebook.db.query(
+            SubmittedAssignment.student_id, Assignment.name, *columns
+        ).select_from(SubmittedAssignment)
+        if kind:
+            rows = (
+                rows.join(
+                    SubmittedNotebook,
+                    SubmittedNotebook.assignment_id == SubmittedAssignment.id,
+                )
+                .join(kind, kind.notebook_id == SubmittedNotebook.id)
+                .join(BaseCell, BaseCell.id == kind.cell_id)
+            )
+        rows = rows.join(
+            Assignment, Assignment.id == SubmittedAssignment.assignment_id
+        )
+        if student is None:
+            return rows
+        return rows.filter(
+            SubmittedAssignment.student_id == student,
+            Assignment.name == lesson,
+        )
+
+    def renew_penalties(self, chosen):
+        """Follow due dates, extensions, methods and scores that somebody has
+        set since these were graded.
+
+        chosen: the (student, lesson) of submissions
+        """
+        try:
+            with self._together():
+                for notebook in self.gradebook.db.query(
+                    SubmittedNotebook
+                ).options(joinedload(SubmittedNotebook.assignment)):
+                    one = notebook.assignment
+                    if (one.student_id, one.assignment.name) in chosen:
+                        self._penalise(notebook)
+        except Exception as error:  # a method of the instructor's own
+            self._notes.append(
+                "What lateness costs could not be computed "
+                f"({type(error).__name__}: {error}): mend the penalty method "
+                "that nbgrader_config.py names, and grade again."
+            )
 
     @contextlib.contextmanager
     def _together(self):
@@ -145,14 +236,11 @@ class Writer:
         session.commit()
 
     def _save(self, made, when):
-        student, lesson = made["student"], made["lesson"]
         with self._together():
-            submission = self._filled(made, when)
-        if submission.total_seconds_late > 0:
-            self._penalise(student, lesson)
+            self._fill(made, when)
 
-    def _filled(self, made, when):
-        """The submission of a record, with its scores."""
+    def _fill(self, made, when):
+        """Put a record's scores into its submission."""
         student, lesson = made["student"], made["lesson"]
         book = self.gradebook
         number = _number(made["file"])
@@ -181,25 +269,30 @@ class Writer:
                 comment.auto_comment = (
                     None if exercise["attempted"] else "No response."
                 )
-        notebook.late_submission_penalty = None
-        return submission
+        book.db.flush()
+        self._penalise(notebook)
 
-    def _penalise(self, student, lesson):
-        """What nbgrader's configured method takes off for being late."""
+    def _penalise(self, notebook):
+        """Take off what nbgrader's configured method does for lateness."""
         from nbgrader.preprocessors import AssignLatePenalties
 
-        AssignLatePenalties(config=_config()).preprocess(
-            nbformat.v4.new_notebook(),
-            {
-                "nbgrader": {
-                    "assignment": lesson,
-                    "notebook": lesson,
-                    "student": student,
-                    "db_url": self._url,
-                }
-            },
-        )
-        self.gradebook.db.expire_all()
+        penalty = None
+        late = _seconds_late(notebook.assignment)
+        if late > 0:
+            score = (
+                self.gradebook.db.query(SubmittedNotebook.score)
+                .filter(SubmittedNotebook.id == notebook.id)
+                .scalar()
+            )
+            method = AssignLatePenalties(config=_config())
+            method.init_plugin()
+            penalty = method.plugin_inst.late_submission_penalty(
+                notebook.student.id, score, late
+            )
+            if penalty is not None:
+                penalty = min(max(penalty, 0.0), score)
+        if notebook.late_submission_penalty != penalty:
+            notebook.late_submission_penalty = penalty
 
     def _make_known(self, lesson):
         """Tell the gradebook of a lesson's cells, as a release does."""
@@ -257,11 +350,48 @@ class Writer:
         told += [
             f"{checked_by(name)} is gone" for name in old if name not in due
         ]
-        self.notes.append(
-            f"{notebook.name} has changed since it was graded first: "
-            f"{', '.join(told)}. {len(notebook.submissions)} earlier results "
-            "were made with the old points: grade all of them again."
+        self._changed[notebook.name] = (
+            told,
+            {each.student.id for each in notebook.submissions},
         )
+
+
+def _changes(lesson, told, older):
+    """A sentence on how points have changed, and what to do.
+
+    told: each change
+    older: the students whose results were made with the old points
+    """
+    count = len(older)
+    if not count:
+        then = "All earlier results have been graded again."
+    elif count == 1:
+        then = "1 earlier result was made with the old points: grade it again."
+    else:
+        then = (
+            f"{count} earlier results were made with the old points: grade "
+            "all of them again."
+        )
+    return (
+        f"{lesson} has changed since it was graded first: {', '.join(told)}. "
+        f"{then}"
+    )
+
+
+def _put_for_exchange(folders, handed_in, secret):
+    """What nbgrader's `release_feedback` reads beside each page, and what its
+    `generate_feedback` brings there from autograded/.
+
+    It stops at the first page without them, so they are there for everybody,
+    also for those whose notebooks came another way or cannot be graded.
+    """
+    for folder in folders:
+        write_atomically(folder / "timestamp.txt", handed_in)
+    paths = [folder / "submission_secret.txt" for folder in folders]
+    known = [path.read_text("utf-8") for path in paths if path.exists()]
+    secret = secret or (known or [secrets.token_hex(16)])[0]
+    for path in paths:
+        write_atomically(path, secret)
 
 
 def _put_cells(db, notebook, made):
@@ -364,6 +494,13 @@ def _number(label):
     """
     _, number = from_lms(label.split("/")) or ("", "")
     return number
+
+
+def _seconds_late(submission):
+    """How much later than due, with extensions, a submission came."""
+    if submission.assignment.duedate is None:
+        return 0.0  # nbgrader's own sum fails if there is an extension
+    return float(submission.total_seconds_late)
 
 
 def _moment(text):

@@ -7,6 +7,7 @@ Students whose files came from such a system have its number in the gradebook
 (`lms_user_id`), so that the system recognises its own.
 """
 
+import datetime
 import pathlib
 
 from nbgrader.api import MissingEntry
@@ -102,6 +103,9 @@ class MoodleExport(_Export):
         assignments, students = self.chosen(gradebook)
         folder = pathlib.Path(self.to or ".")
         folder.mkdir(parents=True, exist_ok=True)
+        # Moodle refuses a worksheet without it, and leaves out a grade that
+        # it has changed later than this.
+        now = f"{datetime.datetime.now(datetime.UTC):%Y-%m-%d %H:%M:%S UTC}"
         for assignment in assignments:
             rows = []
             for student in students:
@@ -114,6 +118,7 @@ class MoodleExport(_Export):
                         student.email or "",
                         "" if score is None else score,
                         assignment.max_score,
+                        now,
                     ]
                 )
             path = folder / f"moodle_{assignment.name}.csv"
@@ -125,6 +130,7 @@ class MoodleExport(_Export):
                         "Email address",
                         "Grade",
                         "Maximum Grade",
+                        "Last modified (grade)",
                     ],
                     rows,
                 ),

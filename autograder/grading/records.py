@@ -87,12 +87,38 @@ def report_of(exercise):
     )
 
 
+def as_it_stands(made, standing):
+    """A record with what counts in place of what the grader has found.
+
+    standing: of its submission, as of `Writer.standings`; None for a file
+        that could not be graded
+    returns: its points are after what is taken off for lateness
+    """
+    if standing is None:
+        return made
+    stands = standing["exercises"]
+    points = sum(each["points"] for each in stands.values())
+    return {
+        **made,
+        "exercises": [
+            {**each, **stands[each["exercise"]]}
+            for each in made["exercises"]
+            if each["exercise"] in stands
+        ],
+        # Six places keep the noise of sums out, and every score in.
+        "points": round(max(0.0, points - standing["penalty"]), 6),
+        "max_points": standing["max_points"],
+        "penalty": standing["penalty"],
+        "late": standing["late"],
+    }
+
+
 def spoken(made):
     """A record for machines: all but the cells."""
     return {
         key: value
         for key, value in made.items()
-        if key not in ("cells", "key", "path")
+        if key not in ("cells", "key", "path", "told")
     }
 
 
@@ -182,6 +208,13 @@ class Records:
 
     def write(self, made):
         write_atomically(self.path(made), json.dumps(made))
+
+    def has_results(self):
+        """Whether a notebook has been graded here before."""
+        return any(
+            ".problem-" not in path.name
+            for path in self.folder.glob("*/*.json")
+        )
 
     def names(self):
         """{student: name} of all that have been graded here.

@@ -3,12 +3,18 @@
 import contextlib
 import csv
 import dataclasses
+import datetime
+import errno
 import fcntl
 import io
 import json
+import logging
 import os
 import secrets
 import shutil
+import sqlite3
+import threading
+import time
 
 import dask
 import distributed  # noqa: F401  # its settings, before one is changed
@@ -17,16 +23,29 @@ import pytest
 from bs4 import BeautifulSoup
 from nbconvert.filters.markdown import markdown2html
 from nbgrader.api import Gradebook
+from nbgrader.plugins.export import CsvExportPlugin
+from sqlalchemy import create_engine, text
+from sqlalchemy.exc import OperationalError
 
 from autograder.cli import main
 from autograder.course import ROOT
 from autograder.exercise import exercises
-from autograder.grading import batch, bench, recorded_seed, records
+from autograder.grading import (
+    batch,
+    bench,
+    command,
+    gradebook,
+    recorded_seed,
+    records,
+)
 from autograder.grading.command import line_of
 from autograder.grading.export import table
 from autograder.grading.feedback import harmless_markdown
 from autograder.grading.intake import Arrival
+from autograder.grading.released import released
+from autograder.grading.repair import rebuild
 from autograder.grading.sandbox import Limits
+from autograder.report import Finding, Report
 
 LESSON = "ch1_self_attention"
 POINTS = {
@@ -303,8 +322,370 @@ def test_nothing_there(tmp_path):
     done = grade(tmp_path / "no", tmp_path / "out", expect=2)
     assert "is not there" in done.stderr
     (tmp_path / "empty").mkdir()
-    done = grade(tmp_path / "empty", tmp_path / "out")
-    assert "No files" in done.stderr
+    done = grade(tmp_path / "empty", tmp_path / "out", expect=2)
+    assert "No files" in done.stderr and done.stderr.count("\n") == 1
+
+
+class Idle:
+    """Stands for a warm process in which nothing runs."""
+
+    told = ""
+
+    def __init__(self):
+        self.stopped = threading.Event()
+
+    def begin(self, launched):
+        pass
+
+    def wait(self):
+        pass
+
+    def close(self):
+        pass
+
+    def stop(self):
+        self.stopped.set()
+
+
+def all_right(arrival, settings):
+    """The record of a notebook that nobody has run: full marks."""
+    if arrival.problem:
+        return records.problem(arrival)
+    lesson = released(LESSON)
+    reports = {
+        name: Report(name, most, most, findings=(Finding("runs", True),))
+        for name, most in POINTS.items()
+    }
+    cells = rebuild(lesson, arrival.submitted).cells
+    return records.record(arrival, lesson, cells, (reports, {}, []), 0.1)
+
+
+@pytest.fixture
+def idle(monkeypatch):
+    """Let batches run no notebook, so that what is around them is tested."""
+    process = Idle()
+    monkeypatch.setattr(command, "launch", lambda required: None)
+    monkeypatch.setattr(batch, "warm_process", lambda settings: process)
+    monkeypatch.setattr(batch, "_prepared", lambda name, seed: None)
+    monkeypatch.setattr(batch, "grade_one", all_right)
+    return process
+
+
+@pytest.fixture
+def small_class(tmp_path, notebook_of, idle):
+    """Three good notebooks, one of them handed in on January 5 at noon, and
+    an empty file: (its folder, results of the first run)."""
+    folder, out = tmp_path / "class", tmp_path / "out"
+    for student in ("anna", "ben", "cleo"):
+        path = write(folder, student, notebook_of())
+    path.with_name("timestamp.txt").write_text("2026-01-05 12:00:00 UTC")
+    write(folder, "dirk", b"")
+    grade(folder, out, expect=1)
+    return folder, out
+
+
+@contextlib.contextmanager
+def opened(out):
+    """The gradebook as another program has it; it commits at the end."""
+    with Gradebook(f"sqlite:///{out / 'gradebook.db'}") as book:
+        yield book
+        book.db.commit()
+
+
+def graded_by_hand(out, student, **scores):
+    with opened(out) as book:
+        (notebook,) = book.find_submission(LESSON, student).notebooks
+        for each in notebook.grades:
+            if each.name == "check-softmax":
+                for name, value in scores.items():
+                    setattr(each, name, value)
+
+
+def table_of(out, name):
+    with open(out / name, encoding="utf-8") as file:
+        return list(csv.DictReader(file))
+
+
+def points_in(out):
+    """{student: points in grades.csv} of those that could be graded."""
+    return {
+        row["student"]: float(row["points"])
+        for row in table_of(out, "grades.csv")
+        if not row["problem"]
+    }
+
+
+def exported(out):
+    """{student: score} as nbgrader's own exporter says."""
+    plugin = CsvExportPlugin()
+    plugin.to = str(out / "exported.csv")
+    plugin.log = logging.getLogger("test")
+    with opened(out) as book:
+        plugin.export(book)
+    return {
+        row["student_id"]: float(row["score"])
+        for row in table_of(out, "exported.csv")
+    }
+
+
+def html_of(out, student):
+    path = out / "feedback" / student / LESSON / f"{LESSON}.html"
+    return path.read_text(encoding="utf-8")
+
+
+def test_scores_given_by_hand_count_on_page_line_and_tables(small_class):
+    folder, out = small_class
+    graded_by_hand(out, "anna", manual_score=0.25, extra_credit=0.5)
+    said = grade(folder, out, expect=1).stdout
+    due = TOTAL - POINTS["softmax"] + 0.75
+    assert exported(out)["anna"] == pytest.approx(due)
+    assert points_in(out) == pytest.approx(exported(out))
+    assert f"anna  {LESSON}  {due:g}/{TOTAL:g}," in said
+    assert f"{due:g} of {TOTAL:g} points" in html_of(out, "anna")
+    (softmax,) = [
+        row
+        for row in table_of(out, "exercises.csv")
+        if (row["student"], row["exercise"]) == ("anna", "softmax")
+    ]
+    assert float(softmax["points"]) == 0.75
+    # Taken back, it is gone everywhere, though nothing was graded anew.
+    graded_by_hand(out, "anna", manual_score=None, extra_credit=None)
+    done = grade(folder, out, expect=1)
+    assert done.stdout.count("unchanged") == 3
+    assert points_in(out) == exported(out)
+    assert exported(out)["anna"] == TOTAL
+    assert f"{TOTAL:g} of {TOTAL:g} points" in html_of(out, "anna")
+    assert "given by hand" not in html_of(out, "anna")
+
+
+def test_a_regrade_says_what_counted_before(small_class):
+    folder, out = small_class
+    graded_by_hand(out, "anna", manual_score=0.25)
+    done = grade(folder / "anna", out, "--force")
+    assert "was" not in done.stdout  # a person's score stays
+    graded_by_hand(out, "anna", manual_score=None)
+    with opened(out) as book:
+        (notebook,) = book.find_submission(LESSON, "anna").notebooks
+        notebook.grades[0].auto_score = 0.0
+        most = notebook.grades[0].max_score
+    done = grade(folder / "anna", out, "--force")
+    assert f"was {TOTAL - most:g}" in done.stdout
+
+
+def test_a_due_date_set_after_grading_counts_without_grading_anew(
+    small_class, monkeypatch
+):
+    folder, out = small_class
+    config = gradebook._config().copy()
+    config.LateSubmissionPlugin.penalty_method = "zero"
+    monkeypatch.setattr(gradebook, "_config", lambda: config)
+    monkeypatch.setattr(batch, "grade_one", None)  # but for the empty file
+    (folder / "dirk" / LESSON / f"{LESSON}.ipynb").unlink()
+    for due, points in (("11", 0), ("13", TOTAL)):
+        with opened(out) as book:
+            book.update_or_create_assignment(
+                LESSON, duedate=f"2026-01-05 {due}:00:00 UTC"
+            )
+        said = grade(folder, out).stdout
+        assert said.count("unchanged") == 3
+        assert exported(out) == {"anna": TOTAL, "ben": TOTAL, "cleo": points}
+        assert points_in(out) == exported(out)
+        assert f"{points:g} of {TOTAL:g} points" in html_of(out, "cleo")
+        assert ("1 hour after it was due" in html_of(out, "cleo")) == (
+            points == 0
+        )
+        assert ("late" in said) == (points == 0)
+
+
+def test_a_hand_score_after_the_penalty_is_taken_off_as_well(
+    small_class, monkeypatch
+):
+    folder, out = small_class
+    config = gradebook._config().copy()
+    config.LateSubmissionPlugin.penalty_method = "zero"
+    monkeypatch.setattr(gradebook, "_config", lambda: config)
+    with opened(out) as book:
+        book.update_or_create_assignment(
+            LESSON, duedate=datetime.datetime(2026, 1, 1)
+        )
+    graded_by_hand(out, "cleo", extra_credit=5.0)
+    grade(folder, out, expect=1)
+    assert points_in(out)["cleo"] == exported(out)["cleo"] == 0
+
+
+def test_who_is_no_longer_in_the_gradebook_is_in_no_table(small_class):
+    folder, out = small_class
+    with opened(out) as book:
+        book.remove_student("cleo")
+    shutil.rmtree(folder / "cleo")
+    grade(folder, out, expect=1)
+    assert set(points_in(out)) == set(exported(out)) == {"anna", "ben"}
+
+
+def test_whose_file_is_there_is_in_the_gradebook(small_class):
+    folder, out = small_class
+    with opened(out) as book:
+        book.remove_student("cleo")
+    done = grade(folder, out, expect=1)
+    assert done.stdout.count("unchanged") == 2
+    assert set(points_in(out)) == set(exported(out)) == {"anna", "ben", "cleo"}
+
+
+def test_pages_and_records_that_say_the_same_are_not_written_again(
+    small_class,
+):
+    folder, out = small_class
+    paths = [
+        out / "feedback" / "anna" / LESSON / f"{LESSON}.html",
+        out / "records" / "anna" / f"{LESSON}.json",
+    ]
+    before = [path.stat().st_mtime_ns for path in paths]
+    grade(folder, out, expect=1)
+    assert [path.stat().st_mtime_ns for path in paths] == before
+
+
+def test_a_page_that_is_gone_is_written_again(small_class):
+    folder, out = small_class
+    before = html_of(out, "anna")
+    shutil.rmtree(out / "feedback")
+    grade(folder, out, expect=1)
+    assert html_of(out, "anna") == before
+
+
+def test_the_last_line_counts_what_was_graded(small_class, notebook_of):
+    folder, out = small_class
+    write(folder, "emil", notebook_of())
+    done = grade(folder, out, expect=1)
+    assert done.stderr.startswith("1 submission graded in ")
+    assert ", 3 unchanged, 1 could not be graded. Results" in done.stderr
+    done = grade(folder / "dirk", out, expect=1)
+    assert done.stderr.startswith("0 submissions graded in ")
+    assert ", 1 could not be graded. Results" in done.stderr
+
+
+@pytest.mark.parametrize("left", [0, 1000, 40_000], ids=str)
+def test_a_damaged_gradebook_is_told_and_left_alone(small_class, left):
+    folder, out = small_class
+    path = out / "gradebook.db"
+    os.truncate(path, left)
+    done = grade(folder, out, expect=2)
+    assert str(path) in done.stderr and "copy" in done.stderr
+    assert done.stderr.count("\n") == 1 and not done.stdout
+    assert path.stat().st_size == left
+
+
+def test_a_gradebook_that_is_being_written_to_is_waited_for(
+    small_class, monkeypatch
+):
+    folder, out = small_class
+    connect = sqlite3.connect
+    monkeypatch.setattr(
+        batch.sqlite3, "connect", lambda path: connect(path, timeout=0)
+    )
+    with contextlib.closing(connect(out / "gradebook.db")) as book:
+        book.execute("BEGIN EXCLUSIVE")
+        done = grade(folder, out, expect=2)
+    assert "wait for the program" in done.stderr
+    assert "copy" not in done.stderr
+
+
+def test_a_gradebook_that_is_gone_is_not_replaced_in_silence(small_class):
+    folder, out = small_class
+    (out / "gradebook.db").unlink()
+    done = grade(folder, out, expect=1)
+    first, *_ = done.stderr.splitlines()
+    assert "gradebook.db is gone" in first and "given by hand" in first
+    assert set(points_in(out)) == {"anna", "ben", "cleo"}
+    assert "is gone" not in grade(folder, out, expect=1).stderr
+
+
+def full(*args, **kwargs):
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def test_a_disk_that_is_full_from_the_start_is_told(
+    small_class, tmp_path, monkeypatch
+):
+    folder, _ = small_class
+    # An empty file can be made on a full disk.
+    monkeypatch.setattr(
+        command.tempfile, "TemporaryFile", lambda dir: open("/dev/full", "wb")
+    )
+    done = grade(folder, tmp_path / "new", expect=2)
+    assert "No space left" in done.stderr and done.stderr.count("\n") == 1
+
+
+def test_a_disk_that_fills_up_is_told(small_class, monkeypatch):
+    folder, out = small_class
+    monkeypatch.setattr(records.tempfile, "mkstemp", full)
+    done = grade(folder, out, "--force", expect=2)
+    assert "The disk is full" in done.stderr
+    assert done.stderr.count("\n") == 1 and not done.stdout
+
+
+def test_a_full_disk_is_known_from_the_gradebook_s_words(tmp_path):
+    engine = create_engine(f"sqlite:///{tmp_path / 'x.db'}")
+    with engine.begin() as connection:
+        connection.execute(text("PRAGMA max_page_count = 2"))
+        connection.execute(text("CREATE TABLE x (y)"))
+        with pytest.raises(OperationalError) as caught:
+            connection.execute(text("INSERT INTO x VALUES (zeroblob(99999))"))
+    assert batch._is_full(caught.value)
+    assert not batch._is_full(ValueError("no"))
+
+
+def test_a_stopped_batch_ends_what_runs_and_keeps_what_is_done(
+    small_class, tmp_path, notebook_of, idle, monkeypatch
+):
+    folder, out = small_class
+
+    def grade_or_wait(arrival, settings):
+        if arrival.student == "emil":
+            assert idle.stopped.wait(60)  # it runs until it is ended
+        return all_right(arrival, settings)
+
+    def stop_at(self, made, kept):
+        print(self.text(made, kept))
+        if made["student"] == "anna":
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(batch, "grade_one", grade_or_wait)
+    monkeypatch.setattr(command._Lines, "record", stop_at)
+    write(folder, "emil", notebook_of())
+    graded_by_hand(out, "anna", manual_score=0.25)
+    start = time.monotonic()
+    done = grade(folder, out, expect=130)
+    assert time.monotonic() - start < 10
+    stopping, stopped = done.stderr.splitlines()
+    assert stopping.startswith("Stopping: ") and "anew" in stopping
+    assert stopped.startswith("Stopped. ")
+    # The tables are those of what is done; emil's turn comes again.
+    assert points_in(out) == exported(out)
+    assert set(points_in(out)) == {"anna", "ben", "cleo"}
+
+
+def test_a_stopped_process_is_not_started_again_by_notebooks(monkeypatch):
+    process = batch._Warm(Limits())
+    monkeypatch.setattr(process, "start", lambda launched=None: 1 / 0)
+    process.stop()
+    with pytest.raises(batch.StoppedError):
+        process.session()
+    with pytest.raises(ZeroDivisionError):
+        process.begin()
+    with pytest.raises(ZeroDivisionError):  # one that dies is started again
+        process.session()
+
+
+def test_stopped_in_its_first_moment_it_says_so_in_a_line(
+    tmp_path, monkeypatch
+):
+    def stopped(required):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(command, "launch", stopped)
+    done = grade(tmp_path, tmp_path / "out", expect=130)
+    assert done.stderr.startswith("Stopped.")
+    assert done.stderr.count("\n") == 1
 
 
 def test_two_batches_do_not_share_a_folder(course):

@@ -6,15 +6,19 @@ import json
 import logging
 
 import pytest
+from nbgrader.converters import GenerateFeedback
+from nbgrader.coursedir import CourseDirectory
+from nbgrader.exchange.default import ExchangeReleaseFeedback
 
 from autograder import build
 from autograder.exercise import exercises
 from autograder.grading import gradebook
 from autograder.grading.batch import newer_python
+from autograder.grading.feedback import page
 from autograder.grading.gradebook import Writer
 from autograder.grading.intake import Arrival
 from autograder.grading.plugins import CanvasExport, MoodleExport
-from autograder.grading.records import record
+from autograder.grading.records import as_it_stands, problem, record
 from autograder.grading.repair import rebuild
 from autograder.report import Finding, Report
 
@@ -88,7 +92,9 @@ def test_a_person_s_score_and_comment_stay_and_are_shown(
     again.write(record_of("ann", 0.0))
     assert submission(again, "ann").score == 1.75
     assert submission(again, "ann").needs_manual_grade
-    assert again.touched_by_hand() == {("ann", LESSON)}
+    standing = again.standings()["ann", LESSON]["exercises"]["softmax"]
+    assert standing["by_hand"] == standing["points"] == 1.75
+    assert standing["comment"] == "Nice <b>idea</b>"
     page = (
         tmp_path / "feedback" / "ann" / LESSON / f"{LESSON}.html"
     ).read_text()
@@ -137,6 +143,131 @@ def test_feedback_has_what_the_exchange_returns_it_by(
     assert path.read_text() == told["bob"][1]
 
 
+@pytest.fixture
+def release(tmp_path):
+    """Run nbgrader's release_feedback; how many pages it has released."""
+    course = CourseDirectory(
+        root=str(tmp_path),
+        course_id="c",
+        assignment_id=LESSON,
+        db_url=f"sqlite:///{tmp_path / 'gradebook.db'}",
+    )
+
+    def run(generated=False):
+        if generated:
+            GenerateFeedback(coursedir=course, force=True).start()
+        root = tmp_path / f"exchange-{generated}"
+        root.mkdir()
+        root.chmod(0o777)
+        exchange = ExchangeReleaseFeedback(coursedir=course)
+        exchange.root = str(root)
+        exchange.start()
+        return len(list((root / "c" / "feedback").glob("*.html")))
+
+    return run
+
+
+def test_nbgrader_releases_a_page_to_everybody(writer, record_of, release):
+    writer.write(record_of("ann"), "2026-01-05 12:00:00 UTC", "abc")
+    writer.write(record_of("bob"))
+    writer.write(record_of("eve"), "not a time")
+    writer.write(problem(Arrival("temel", "t.ipynb", LESSON, problem="no")))
+    writer.write(record_of("carl"))
+    writer.write(problem(Arrival("carl", "c.ipynb", LESSON, problem="no")))
+    assert release() == 5
+    # Its own pages take the places of ours, and are released as well.
+    assert release(generated=True) == 5
+
+
+def give(writer, student, exercise, **scores):
+    """Set scores as the formgrader does."""
+    (notebook,) = submission(writer, student).notebooks
+    (grade,) = [
+        each for each in notebook.grades if each.name == f"check-{exercise}"
+    ]
+    for name, value in scores.items():
+        setattr(grade, name, value)
+    writer.gradebook.db.commit()
+
+
+def test_extra_credit_is_counted_and_shown(writer, record_of):
+    made = record_of("ann", 0.0)
+    writer.write(made)
+    give(writer, "ann", "softmax", manual_score=1.75, extra_credit=0.5)
+    shown = as_it_stands(made, writer.standings()["ann", LESSON])
+    assert shown["points"] == submission(writer, "ann").score == 2.25
+    html = page(shown)
+    assert f"2.25 of {TOTAL:g} points" in html
+    assert "1.75 points given by hand." in html
+    assert "0.5 points of extra credit." in html
+
+
+@pytest.mark.parametrize(
+    "late, method, says",
+    [
+        (0, "zero", None),
+        (30, "none", "It came less than a minute after"),
+        (60, "none", "It came 1 minute after it was due; nothing taken off."),
+        (2 * 3600, "zero", f"2 hours after it was due; {TOTAL:g} points"),
+        (90_061, "zero", "1 day 1 hour after"),
+    ],
+)
+def test_the_page_says_how_late_it_came_and_what_that_costs(
+    writer, record_of, monkeypatch, late, method, says
+):
+    config = gradebook._config().copy()
+    config.LateSubmissionPlugin.penalty_method = method
+    monkeypatch.setattr(gradebook, "_config", lambda: config)
+    due = datetime.datetime(2026, 1, 5, 12)
+    writer._make_known(LESSON)
+    writer.gradebook.update_or_create_assignment(LESSON, duedate=due)
+    came = due + datetime.timedelta(seconds=late)
+    made = record_of("ann")
+    html = page(as_it_stands(made, writer.write(made, f"{came} UTC")))
+    if says is None:
+        assert "after it was due" not in html
+    else:
+        assert says in html
+    points = 0 if late and method == "zero" else TOTAL
+    assert f"{points:g} of {TOTAL:g} points" in html
+
+
+def test_an_extension_without_a_due_date_makes_nobody_late(writer, record_of):
+    writer.write(record_of("ann"), "2026-01-05 12:00:00 UTC")
+    writer.gradebook.grant_extension(LESSON, "ann", days=1)
+    standing = writer.write(record_of("ann"), "2026-01-05 12:00:00 UTC")
+    assert standing["late"] == standing["penalty"] == 0
+
+
+def test_a_penalty_method_that_fails_is_said_and_changes_nothing(
+    writer, record_of, monkeypatch
+):
+    writer.write(record_of("ann"), "2026-01-05 12:00:00 UTC")
+
+    def broken(self, *about):
+        raise ZeroDivisionError("by hand")
+
+    monkeypatch.setattr(
+        "nbgrader.plugins.LateSubmissionPlugin.late_submission_penalty", broken
+    )
+    writer.gradebook.update_or_create_assignment(
+        LESSON, duedate=datetime.datetime(2026, 1, 1)
+    )
+    writer.renew_penalties({("ann", LESSON)})
+    (note,) = writer.notes
+    assert "ZeroDivisionError: by hand" in note
+    assert writer.standings()["ann", LESSON]["penalty"] == 0
+
+
+def test_what_is_said_of_a_notebook_is_not_all_called_mended(record_of):
+    made = record_of("ann")
+    made["repairs"] = ["The name must be softmax."]
+    html = page(made)
+    before, found, _ = html.partition("The name must be softmax.")
+    assert found and "How your notebook was read" in before
+    assert "mended" not in before
+
+
 def test_a_changed_lesson_is_noticed_and_followed(
     writer, record_of, tmp_path, monkeypatch
 ):
@@ -173,7 +304,10 @@ def test_a_changed_lesson_is_noticed_and_followed(
     assert "check-new" in names
     again.write(record_of("ann"))
     assert len(again.gradebook.assignment_submissions(LESSON)) == 2
-    assert len(again.notes) == 1
+    # Nothing is left to do, and that is what it says.
+    (note,) = again.notes
+    assert "softmax" in note and "All earlier results" in note
+    assert "old points" not in note
     again.close()
 
 
@@ -283,8 +417,18 @@ def test_exports(writer, record_of, tmp_path):
         "",
         f"{TOTAL:g}",
         f"{TOTAL:g}",
-    ] in rows
-    assert ["ann_2", "ann 2", "", "0", f"{TOTAL:g}"] in rows
+    ] in [row[:5] for row in rows]
+    assert ["ann_2", "ann 2", "", "0", f"{TOTAL:g}"] in [
+        row[:5] for row in rows
+    ]
+    # Moodle's importgradeslib.php takes no worksheet without these,
+    assert {"Identifier", "Grade", "Last modified (grade)"} <= set(rows[0])
+    # and no grade that has been changed there after this time.
+    for row in rows[1:]:
+        assert rows[0][5] == "Last modified (grade)"
+        written = datetime.datetime.strptime(row[5], "%Y-%m-%d %H:%M:%S UTC")
+        now = datetime.datetime.now(datetime.UTC).replace(tzinfo=None)
+        assert abs(now - written) < datetime.timedelta(minutes=1)
 
 
 @pytest.mark.parametrize(
