@@ -162,10 +162,11 @@ def key_of(arrival, seed, print_of_lesson):
         arrival.lesson,
         arrival.handed_in,
         arrival.secret,
+        *arrival.choices,
         seed,
         print_of_lesson,
     ):
-        total.update(b"\0" + part.encode())
+        total.update(b"\0" + part.encode(errors="backslashreplace"))
     return total.hexdigest()
 
 

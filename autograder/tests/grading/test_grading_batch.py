@@ -544,6 +544,14 @@ def test_pages_and_records_that_say_the_same_are_not_written_again(
     assert [path.stat().st_mtime_ns for path in paths] == before
 
 
+def test_what_comes_to_lie_beside_a_notebook_is_told(small_class):
+    folder, out = small_class
+    (folder / "anna" / LESSON / "helpers.py").write_text("x = 1")
+    grade(folder, out, expect=1)
+    assert "helpers.py" in html_of(out, "anna")
+    assert "helpers.py" not in html_of(out, "ben")
+
+
 def test_a_page_that_is_gone_is_written_again(small_class):
     folder, out = small_class
     before = html_of(out, "anna")
