@@ -6,6 +6,7 @@ second session that never saw those inputs shows what the cells print and what
 the answers do on the inputs that everybody can see.
 """
 
+import collections
 import contextlib
 import dataclasses
 import functools
@@ -33,7 +34,17 @@ from autograder.report import Finding, Report
 GRACE = 3  # seconds that a session may be late before it is ended
 TRIES = 4  # times that the warm process may end under a notebook
 FIRST_TRY = 2  # seconds that an answer may take without its own process
-PATIENCE = 3  # sessions that may stop answering
+PATIENCE = 3  # sessions that may stop answering while they try an answer
+BUSY = 2  # times a cell's limit, on the clock, where the machine is busy
+# How a notebook's time (`Limits.notebook`) is shared, so that no cell and no
+# exercise costs another one. Of 180 seconds, cells that a learner has added
+# may take 60 in all; after that each has a moment, which is enough to define
+# something, until they have had 90. Of the rest, 3 are kept for each exercise
+# that is still to come: a right answer takes a hundredth of them.
+OWN, OWN_AT_MOST, KEPT = 1 / 3, 1 / 2, 1 / 60  # shares of the notebook's time
+MOMENT = 2  # seconds
+COSTLY = 1  # seconds after which a session is worth more than a fork
+MAX_NAMED = 5  # cells that one repair names
 MARGIN = 4  # times the size of what is expected that is still judged
 LOOP = (
     "it did not come back within {} seconds: is there a loop that never ends?"
@@ -101,12 +112,19 @@ class _Run:
     """
 
     def __init__(self, warm, cells, names, seed, deadline):
-        self.warm, self.cells, self.names = warm, cells, names
+        self.warm, self.cells, self.names = warm, cells, set(names)
         self.seed, self.deadline = seed, deadline
+        self._begin()
+
+    def _begin(self):
         self.made = Trace()
         self.fatal = set()  # cells that end their session
+        self.troubles = {}  # index of a cell: why it did not run to its end
+        self.ran = set()  # cells that have been run once
+        self.own = 0.0  # seconds that a learner's own cells took for that
         self.silent = 0  # sessions that stopped answering
         self.session = None
+        self.cost = 0.0  # seconds that the session's cells took
 
     def trace(self):
         for _ in range(TRIES):
@@ -114,7 +132,7 @@ class _Run:
                 self._run_all()
                 break
             except _OrphanedError:
-                self.made, self.fatal, self.silent = Trace(), set(), 0
+                self._begin()
             finally:
                 self._end()
         else:
@@ -123,6 +141,7 @@ class _Run:
                 "the process that runs notebooks ended again and again: "
                 "grade this notebook alone"
             )
+        self.made.repairs += _told(self.cells, self.troubles)
         return self.made
 
     def _lost(self, error):
@@ -158,6 +177,7 @@ class _Run:
             self._ready(index)
             return self._ask_cell(index)
         except _SpentError as error:
+            self.troubles.setdefault(index, f"not run, because {error}")
             return _output("late", f"not run: {error}")
 
     def _ready(self, index):
@@ -167,11 +187,17 @@ class _Run:
         """
         while self.session is None:
             self._left()  # else no session is worth starting
-            self.session = self.warm.session()
+            self.session, self.cost = self.warm.session(), 0.0
             for before in range(min(index, len(self.cells))):
                 if not self._runs(before):
                     continue
-                output = self._ask_cell(before)
+                try:
+                    output = self._ask_cell(before)
+                except _SpentError as error:
+                    self.troubles.setdefault(
+                        before, f"not run once more, because {error}"
+                    )
+                    continue
                 if self.session is None:  # it ended Python only this time
                     self.made.outputs[before] = output
                     break
@@ -187,25 +213,91 @@ class _Run:
         )
 
     def _ask_cell(self, index):
-        """What a cell puts out; one that ends its session is to blame."""
-        seconds = min(self.warm.limits.cell, self._left())
+        """What a cell puts out; one that ends its session is to blame.
+
+        raises _SpentError: if there is no time for it
+        """
+        time_for_it = self._time_for(index)
+        seconds = min(self.warm.limits.cell, time_for_it)
+        most = min(BUSY * seconds, time_for_it)
+        began = time.monotonic()
         try:
             body, _ = self.session.ask(
                 {
                     "do": "run",
                     "source": self.cells[index].source,
                     "seconds": seconds,
+                    "most": most,
                 },
-                seconds=seconds + GRACE,
+                seconds=most + GRACE,
             )
-            return _checked_output(body)
+            output = _checked_output(body)
+            if output["error"] and output["error"]["kind"] == "late":
+                self._stopped(index, seconds)
+            return output
         except WireError as error:
             self._lost(error)
             self.fatal.add(index)
             if isinstance(error, LateError):
-                self.silent += 1
-                return _output("late", f"stopped after {seconds:g} seconds")
+                self._stopped(index, seconds)
+                return _output("late", f"stopped after {seconds:.3g} seconds")
+            self.troubles[index] = "left out, because it ended Python"
             return _output("dead", "this cell ended Python")
+        finally:
+            self._count(index, time.monotonic() - began)
+
+    def _count(self, index, seconds):
+        self.cost += seconds
+        if self.cells[index].role == "own" and index not in self.ran:
+            self.own += seconds
+        self.ran.add(index)
+
+    def _stopped(self, index, seconds):
+        if seconds == self.warm.limits.cell:
+            why = "the most that a cell may take"
+        elif self.cells[index].role == "own":
+            whole = self.warm.limits.notebook
+            why = (
+                f"because added cells may take {OWN * whole:g} of a "
+                f"notebook's {whole:g} seconds"
+            )
+        else:
+            why = "because the notebook's time was nearly used up"
+        self.troubles.setdefault(
+            index, f"stopped after {seconds:.3g} seconds, {why}"
+        )
+
+    def _time_for(self, index):
+        """Seconds that a cell may take.
+
+        raises _SpentError: if there are none
+        """
+        left = self._left()
+        free = left - self._kept(self._to_come())
+        if index in self.troubles:
+            # It was stopped, and what it defines stands mostly at its top.
+            free = min(free, MOMENT)
+        if self.cells[index].role != "own":
+            return min(left, max(free, MOMENT))
+        if index not in self.ran:
+            free = min(free, self._own_left())
+        if free <= 0:
+            raise _SpentError("the rest of the time is kept for exercises")
+        return free
+
+    def _own_left(self):
+        """Seconds that one more of a learner's own cells may take."""
+        whole = self.warm.limits.notebook
+        least = MOMENT if self.own < OWN_AT_MOST * whole else 0
+        return max(OWN * whole - self.own, least)
+
+    def _to_come(self):
+        """Exercises that are still to be tried."""
+        return self.names - self.made.answers.keys()
+
+    def _kept(self, names):
+        """Seconds that are kept for exercises."""
+        return KEPT * self.warm.limits.notebook * len(names)
 
     def _left(self):
         """Seconds that are left to the notebook.
@@ -229,7 +321,11 @@ class _Run:
         for alone in (False, True):
             try:
                 self._ready(index)
-                answer, arrays = self._ask_probe(name, alone)
+                # What it does in a process of its own leaves the session as
+                # it was, which need not be made anew then.
+                alone = alone or self.cost > COSTLY
+                seconds = self._time_to_try(name, alone)
+                answer, arrays = self._ask_probe(name, alone, seconds)
             except _SpentError as error:
                 return {"trouble": f"it was not tried: {error}"}
             except WireError as error:
@@ -239,17 +335,28 @@ class _Run:
                 self.silent += alone
                 self._lost(error)
                 trouble = f"nothing usable came back from it ({error})"
+                if alone:
+                    break
                 continue
             if answer.get("late") or answer.get("changed"):
                 self._end()  # the next answer finds a fresh session
             if not answer.get("late") or alone:
-                return self._read(name, answer, arrays)
+                return self._read(name, answer, arrays, seconds)
         return {"trouble": trouble}
 
-    def _ask_probe(self, name, alone):
-        seconds = min(self.warm.limits.probe, self._left())
+    def _time_to_try(self, name, alone):
+        """Seconds that an answer may take.
+
+        raises _SpentError: if there are none
+        """
+        left = self._left()
         if not alone:
-            seconds = min(seconds, FIRST_TRY)
+            return min(FIRST_TRY, self.warm.limits.probe, left)
+        others = self._kept(self._to_come() - {name})
+        free = max(left - others, min(left, self._kept({name})))
+        return min(self.warm.limits.probe, free)
+
+    def _ask_probe(self, name, alone, seconds):
         body = {
             "do": "probe",
             "name": name,
@@ -268,7 +375,7 @@ class _Run:
             raise WireError("no answer")
         return answer, arrays
 
-    def _read(self, name, answer, arrays):
+    def _read(self, name, answer, arrays, seconds):
         if answer.get("missing"):
             return {
                 "trouble": f"{name} is not defined when its check cell "
@@ -276,7 +383,8 @@ class _Run:
                 "missing": True,
             }
         if "died" in answer:
-            return {"trouble": _cause(answer["died"], self.warm.limits.cpu)}
+            cpu = min(self.warm.limits.cpu, seconds)
+            return {"trouble": _cause(answer["died"], cpu)}
         try:
             return _observation(answer, arrays)
         except WireError as error:
@@ -288,9 +396,38 @@ class _Run:
             self.session = None
 
 
+def _told(cells, troubles):
+    """Sentences on the cells that did not run to their end, one by reason.
+
+    troubles: {index of a cell: why}
+    """
+    alike = collections.defaultdict(collections.Counter)
+    for index, why in sorted(troubles.items()):
+        alike[why][_beginning(cells[index].source)] += 1
+    for why, lines in alike.items():
+        named = [
+            line if count == 1 else f"{line} ({count} times)"
+            for line, count in lines.items()
+        ]
+        if len(named) > MAX_NAMED:
+            named[MAX_NAMED:] = [f"{len(named) - MAX_NAMED} more"]
+        which = (
+            "cell that begins" if lines.total() == 1 else "cells that begin"
+        )
+        yield (
+            f"Not all was run of the {which} with {', '.join(named)} "
+            f"({why}): define what answers need in a cell that is quick."
+        )
+
+
+def _beginning(source):
+    line = source.strip().partition("\n")[0]
+    return repr(line if len(line) < 50 else line[:47] + "...")
+
+
 def _cause(number, cpu):
     if number in (signal.SIGKILL, signal.SIGXCPU, signal.SIGALRM):
-        return LOOP.format(cpu)
+        return LOOP.format(f"{cpu:.3g}")
     with contextlib.suppress(ValueError, TypeError):
         if number:
             return f"it crashed Python ({signal.Signals(number).name})"

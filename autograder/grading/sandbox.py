@@ -43,7 +43,8 @@ FIRST_USER, USERS = 61_000, 4_000
 class Limits:
     """What one notebook may use.
 
-    cell, probe, notebook: seconds on the clock
+    cell: seconds of processor time, and twice as many on the clock
+    probe, notebook: seconds on the clock
     cpu: seconds of processor time that one exercise's check may take
     memory, disk: bytes, beyond what the warm process has
     """

@@ -6,21 +6,25 @@ asked; whether the answers are any good is judged elsewhere.
 
 import builtins
 import contextlib
+import functools
 import io
 import json
 import math
 import os
 import pathlib
+import re
 import resource
 import signal
 import socket
 import sys
+import time
 
 import numpy as np
 import torch
 from IPython.core.displayhook import DisplayHook
 from IPython.core.displaypub import DisplayPublisher
 from IPython.core.interactiveshell import InteractiveShell
+from IPython.utils.process import system as run_command
 from traitlets.config import Config
 
 from autograder.checker import look
@@ -40,6 +44,13 @@ from autograder.grading.wire import (
 )
 from autograder.observations import pack
 
+# Magics of a kernel that have nothing to do here.
+KERNEL_MAGICS = ("autosave", "connect_info", "qtconsole", "store")
+CONDAS = ("conda", "mamba", "micromamba")
+# What terminals read as colours and movements.
+ESCAPES = re.compile(r"\x1b(?:\[[0-9;?]*[ -/]*[@-~]|[()][A-Z0-9]|[=>78])")
+WAITING = 0.1  # share of the time below which a cell does not compute
+TICK = 0.01  # seconds between looks at a cell whose time is nearly up
 GRACE = 2  # seconds after which a probe's process is killed for good
 MUCH_MEMORY = 1024 * 2**20  # bytes that an answer should not leave behind
 # Where a name that means something else changes what other answers do.
@@ -111,6 +122,23 @@ class _Shell(InteractiveShell):
     displayhook_class = _Hook
     display_pub_class = _Publisher
 
+    def enable_gui(self, gui=None):
+        """There are no windows, so nothing has to wait for their events."""
+
+    def enable_matplotlib(self, gui=None):
+        """Keep figures as pictures, whichever window is asked for."""
+        return super().enable_matplotlib("inline")
+
+    def system(self, cmd):
+        """Run a command as a kernel does, unless it installs something."""
+        # Not by the parent's method, since that puts in what its caller
+        # sees, which would be the names of this one.
+        cmd = self.var_expand(cmd, depth=1)
+        told = colab.told_of_installing(cmd)
+        if told:
+            print(told)
+        self.user_ns["_exit_code"] = 0 if told else run_command(cmd)
+
 
 def make_shell():
     """An IPython as in a kernel, without history, prompts and colours."""
@@ -121,7 +149,18 @@ def make_shell():
     config.InteractiveShell.cache_size = 100
     shell = _Shell.instance(config=config)
     shell.display_formatter.active_types = ["text/plain", "image/png"]
+    for name in KERNEL_MAGICS:
+        shell.register_magic_function(_ignore, magic_name=name)
+    for name in CONDAS:
+        shell.register_magic_function(
+            functools.partial(_conda, shell, name), magic_name=name
+        )
     return shell
+
+
+def _conda(shell, name, line):
+    # IPython's own refuse to run where conda has not made the environment.
+    shell.system(f"{name} {line}")
 
 
 def warm_up(shell, names):
@@ -176,6 +215,7 @@ class CellTimeout(KeyboardInterrupt):
 def serve(connection, shell, folder):
     """Answer requests about one notebook until the other side is gone."""
     file = _settle(folder)
+    shell.user_ns["_dh"][:] = [os.getcwd()]  # where `%cd -` leads back to
     while True:
         try:
             body, arrays = receive(connection, None)
@@ -240,7 +280,7 @@ def _run(shell, body, file):
         contextlib.redirect_stderr(stream),
     ):
         try:
-            with _alarm(body["seconds"]):
+            with _alarm(body["seconds"], most=body.get("most")):
                 result = shell.run_cell(body["source"], store_history=True)
             error = result.error_before_exec or result.error_in_exec
         except BaseException as caught:
@@ -262,7 +302,7 @@ def _run(shell, body, file):
             else "",
         }
     return {
-        "text": text[:MAX_OUTPUT],
+        "text": ESCAPES.sub("", text)[:MAX_OUTPUT],
         "shown": _affordable(made),
         "error": told,
     }
@@ -276,25 +316,54 @@ def _text(error):
 
 
 @contextlib.contextmanager
-def _alarm(seconds, rang=None):
+def _alarm(seconds, rang=None, most=None):
     """Interrupt what runs after some seconds, and again if it goes on.
 
+    seconds: on the clock; of processor time where `most` is given
     rang: a list that is no longer empty once it has been interrupted
+    most: seconds on the clock, for what a busy machine keeps waiting
     """
+    left = _left(seconds, most or seconds)
+    over = False
 
     def ring(number, frame):
         __tracebackhide__ = True
+        if over:
+            return  # it rang while the alarm was being switched off
+        more = left()
+        if more > 0:
+            signal.setitimer(signal.ITIMER_REAL, max(more, TICK), 0.5)
+            return
         if rang is not None:
             rang.append(number)
-        raise CellTimeout(f"stopped after {seconds:g} seconds")
+        raise CellTimeout(f"stopped after {seconds:.3g} seconds")
 
     before = signal.signal(signal.SIGALRM, ring)
     signal.setitimer(signal.ITIMER_REAL, seconds, 0.5)
     try:
         yield
     finally:
+        over = True
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
+
+
+def _left(seconds, most):
+    """A clock that starts now: how many seconds its caller still has.
+
+    It has so many seconds of processor time, and `most` on the clock; but if
+    it sleeps instead of computing, there is nothing to wait for.
+    """
+    began, worked = time.monotonic(), time.process_time()
+
+    def left():
+        on_clock = time.monotonic() - began
+        work = time.process_time() - worked
+        if on_clock >= seconds and work < WAITING * on_clock:
+            return 0
+        return min(seconds - work, most - on_clock)
+
+    return left
 
 
 def _probe(shell, body, arrays, connection):

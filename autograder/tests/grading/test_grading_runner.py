@@ -9,7 +9,7 @@ import types
 import pytest
 
 from autograder.exercise import exercises
-from autograder.grading import batch, launch, worker
+from autograder.grading import batch, launch, runner, worker
 from autograder.grading.batch import Settings, grade_one
 from autograder.grading.intake import Arrival
 from autograder.grading.reading import read
@@ -164,12 +164,13 @@ def test_what_is_missing_here_costs_nothing_else(graded, notebook_of, right):
     )
 
 
-def test_long_training_uses_up_the_notebook_s_time(
+def test_long_training_uses_up_its_share_of_the_notebook_s_time(
     graded, notebook_of, right, warm, monkeypatch
 ):
     monkeypatch.setattr(
-        warm, "limits", dataclasses.replace(warm.limits, notebook=4, cell=1.5)
+        warm, "limits", dataclasses.replace(warm.limits, notebook=6, cell=2.5)
     )
+    monkeypatch.setattr(runner, "MOMENT", 0.2)
     made = notebook_of({name: right[name] for name in FAST})
     place = next(
         index
@@ -180,14 +181,64 @@ def test_long_training_uses_up_the_notebook_s_time(
     made["cells"][place + 1 : place + 1] = [
         {"cell_type": "code", "metadata": {}, "source": "while True: pass"}
     ] * 4
-    _, reports, _, _ = graded(made)
-    assert reports["softmax"].passed
-    first = next(
-        each
-        for each in reports["luong_score"].findings
-        if each.passed is False
+    _, reports, _, repairs = graded(made)
+    assert all(reports[name].passed for name in FAST)
+    told = " ".join(repairs)
+    assert "'while True: pass'" in told and "stopped after" in told
+
+
+def test_a_line_for_ipython_costs_no_answer(graded, notebook_of, right):
+    answers = {
+        "softmax": "%matplotlib inline\n" + right["softmax"],
+        "causal_mask": "!pip install numpy einops\n" + right["causal_mask"],
+        "luong_score": "%no_such_magic\n" + right["luong_score"],
+        "padding_mask": "padding_mask = helper",
+    }
+    made = notebook_of(answers)
+    helper = right["padding_mask"].replace("def padding_mask", "def helper")
+    made["cells"].insert(
+        3,
+        {
+            "cell_type": "code",
+            "metadata": {},
+            "source": "%load_ext autoreload\n%autoreload 2\n"
+            f"%matplotlib notebook\n{helper}",
+        },
     )
-    assert "used up its time" in first.detail
+    _, reports, _, _ = graded(made)
+    assert {name for name in answers if reports[name].passed} == {
+        "softmax",
+        "causal_mask",
+        "padding_mask",
+    }
+
+
+def test_an_answer_that_loops_does_not_run_slow_cells_again(
+    graded, notebook_of, right, warm, monkeypatch
+):
+    made = notebook_of(
+        {name: right[name] for name in FAST},
+        masked_softmax="def masked_softmax(*args):\n    while True: pass",
+    )
+    made["cells"].insert(
+        3,
+        {
+            "cell_type": "code",
+            "metadata": {},
+            "source": "import time\ntime.sleep(1.1)",
+        },
+    )
+    asked = []
+    start = warm.session
+
+    def session():
+        asked.append("session")
+        return start()
+
+    monkeypatch.setattr(warm, "session", session)
+    _, reports, _, _ = graded(made)
+    assert all(reports[name].passed for name in FAST)
+    assert asked == ["session"]
 
 
 def test_an_answer_that_changes_what_others_use(graded, notebook_of, right):
