@@ -1023,7 +1023,7 @@ def _init_loss(seen, want, inputs):
     V, D = one["cfg"]["vocab_size"], one["cfg"]["d_model"]
     due = math.log(V) + D * one["args"][1] ** 2 / 2
     got = seen["an untied head"]["out"]["loss"]
-    if abs(got - due) > 0.06:
+    if abs(got - due) > 0.13:
         return Failure(
             f"the first loss is {got:.3f} where ln V + d·std²/2 = {due:.3f}"
         )
@@ -1123,8 +1123,9 @@ init_weights = Exercise(
             "first loss",
             _init_loss,
             because=(
-                "implied by the others; it is the number to look at. Over 20 "
-                "draws of 1,040 tokens it stayed within 0.02"
+                "implied by the others; it is the number to look at. Over "
+                "14,000 draws it lay 0.006 below with a standard deviation "
+                "of 0.018, and 0.083 away at most: seven deviations"
             ),
             says=(
                 "With such weights the first loss is a little above ln V: "
