@@ -10,6 +10,7 @@ A rebuild from the same sources gives the same bytes.
 
 import ast
 import copy
+import itertools
 import logging
 import re
 import sys
@@ -288,8 +289,8 @@ def _keep_answers(path, say):
     if not filled_in(text):
         return
     KEPT.mkdir(parents=True, exist_ok=True)
-    count = len(list(KEPT.glob(f"{path.stem}*")))
-    kept = KEPT / f"{path.stem}-{count + 1}.ipynb"
+    places = (KEPT / f"{path.stem}-{n}.ipynb" for n in itertools.count(1))
+    kept = next(place for place in places if not place.exists())
     kept.write_text(text, encoding="utf-8")
     say(
         f"{path.relative_to(ROOT)} was filled in: a copy is kept as "

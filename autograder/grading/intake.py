@@ -597,7 +597,8 @@ def _work_folder(files, lessons, people):
     ]
     if not paths or min(map(len, paths)) < 2:
         return set()
-    inner = {simple(path[-1]) for path in paths}
+    # Not `simple`, in which names without Latin letters are all the same.
+    inner = {path[-1].casefold() for path in paths}
     outer = {path[-2] for path in paths}
     is_person = len(inner) > 1 or one_form(paths[0][-1]) in people
     is_place = any(WEEK.match(each) or simple(each) in known for each in outer)
@@ -612,7 +613,7 @@ def _student(file, lessons, above, work=()):
     kept = [
         part
         for place, part in enumerate(path)
-        if place in (0, len(path) - 1) or simple(part) not in work
+        if place in (0, len(path) - 1) or part.casefold() not in work
     ]
     return whose(tuple(kept), names, above)
 

@@ -331,9 +331,13 @@ def test_build_keeps_answers_before_it_writes_over_them(
     kept = sorted((tmp_path / "kept").iterdir())
     assert [each.read_bytes() for each in kept] == [path.read_bytes()] * 2
     assert all(f"kept{os.sep}{LESSON}-" in line for line in said)
+    kept[0].unlink()
+    path.write_bytes(build.notebook_bytes(solved))
+    build._keep_answers(path, said.append)
+    assert len(list((tmp_path / "kept").iterdir())) == len(said) - 1 == 2
     path.write_text("edited by hand")
     build._keep_answers(path, said.append)
-    assert len(said) == 2
+    assert len(said) == 3
 
 
 # Stock nbgrader

@@ -952,6 +952,7 @@ def test_no_identifier_is_a_spreadsheets_formula(mark):
         (["week1/zoe", "week2/zoe"], {}, {"zoe"}),
         (["a/zoe", "b/zoe"], {"zoe": "zoe"}, {"zoe"}),
         (["section a/zoe", "section b/yan"], {}, {"zoe", "yan"}),
+        (["section a/李小龍", "section b/王芳"], {}, {"李小龍", "王芳"}),
     ],
 )
 def test_a_folder_that_all_have_is_nobodys_name(
