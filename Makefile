@@ -27,17 +27,11 @@ start: book
 lab: setup
 	@$(PY) -P autograder/serve.py --no-book
 
-# The book keeps one core busy for minutes, so it is built while `verify`
-# runs, which tells what it found afterwards. pytest comes last, so that its
-# closing line speaks for the whole run. A file's tests stay in one process,
-# which they share servers and builds with.
+# The book keeps one core busy for minutes, so it is built beside `verify`.
+# pytest comes last, so that its closing line speaks for the whole run. A
+# file's tests stay in one process, which they share servers and builds with.
 test: lint
-	@mkdir -p _build
-	@$(PY) -m autograder verify > _build/verify.log 2>&1 & verified=$$!; \
-	trap "kill $$verified 2> /dev/null" EXIT; \
-	$(MAKE) book; built=$$?; \
-	wait $$verified; kept=$$?; trap - EXIT; \
-	cat _build/verify.log; exit $$((built || kept))
+	@$(MAKE) -j2 BESIDE=yes verify book
 	$(PY) -m pytest -n auto --dist loadfile
 
 lint: setup
@@ -94,5 +88,8 @@ _build/helpers.stamp: $(HELPERS)
 $(MATHJAX): book/assets/fetch_mathjax.py requirements.txt | setup
 	@$(PY) book/assets/fetch_mathjax.py && touch $@
 
+# Targets named together come one after the other: `make exercises verify`.
+ifndef BESIDE
 .NOTPARALLEL:
+endif
 .PHONY: help start lab test lint exercises verify grade student-edition cheatsheet.pdf links bench clean setup book

@@ -131,8 +131,10 @@ def _judged(part, seen, want, inputs):
 
 def _stopped(part, seen):
     """What stopped the answer in a case that the property reads, if it did."""
-    for name in part.cases or tuple(seen if isinstance(seen, dict) else ()):
-        about = seen.get(name) if isinstance(seen, dict) else None
+    if not isinstance(seen, dict):
+        return None
+    for name in part.cases or seen:
+        about = seen.get(name)
         out = about.get("out") if isinstance(about, dict) else about
         if isinstance(out, Raised):
             return Failure(trouble(out), name)

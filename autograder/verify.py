@@ -21,7 +21,7 @@ import torch
 
 from autograder import answers, build, pages
 from autograder.checker import check_visible, look
-from autograder.course import ROOT, released_path
+from autograder.course import ROOT, SourceError, released_path
 from autograder.diagnosis import SAME, alike, sketch
 from autograder.exercise import exercises, find, lessons
 from autograder.goldens import golden_is_current
@@ -81,52 +81,56 @@ def answers_are_enough(lesson):
     known = answers.load(lesson)
     names = list(exercises(lesson))
     where = f"solutions/answers/{lesson}.py"
+    oracles = {}
     for answer in known:
         if answer.exercise not in names:
             yield f"{where} answers {answer.exercise!r}, which is no exercise"
     for name in names:
         kinds = [each.kind for each in known if each.exercise == name]
-        if kinds.count("oracle") != 1:
-            yield (
-                f"{name} has {kinds.count('oracle')} oracles in {where}: "
-                "exactly one is due"
-            )
-        else:
-            yield from _reference_as_oracle(lesson, name)
+        try:
+            oracles[name] = answers.the_oracle(lesson, name).id
+        except SourceError as error:
+            yield str(error)
         if kinds.count("wrong") < 3:
             yield (
                 f"{name} has {kinds.count('wrong')} wrong answers in "
                 f"{where}: at least three are due"
             )
+    yield from _references_among_answers(lesson, oracles)
 
 
-def _reference_as_oracle(lesson, name):
-    """An oracle that is the reference finds no mistake in the reference."""
-    path = ROOT / "solutions" / "answers" / f"{lesson}.py"
-    tree = ast.parse(path.read_text(encoding="utf-8"))
-    for source in _imports_of(tree):
-        if source.split(".")[0] == "solutions":
+def _references_among_answers(lesson, oracles):
+    """An oracle that is the reference finds no mistake in the reference.
+
+    oracles: {exercise: the name of its oracle}
+    """
+    where = f"solutions/answers/{lesson}.py"
+    source = (ROOT / where).read_text(encoding="utf-8")
+    for name in _imports(source):
+        if name.split(".")[0] == "solutions":
             yield (
-                f"{path.relative_to(ROOT)} imports {source}: other people's "
-                "answers do not use the references"
+                f"{where} imports {name}: other people's answers do not use "
+                "the references"
             )
-    oracle = answers.the_oracle(lesson, name).id
-    solution = ast.parse(build.lesson_path(lesson).read_text(encoding="utf-8"))
-    body = _body(tree, oracle)
-    if body and body == _body(solution, name):
-        yield (
-            f"{name}: the oracle {oracle} is the reference itself, so it "
-            "cannot find a mistake in it: write it in another way"
+    made = _bodies(source)
+    due = _bodies(build.lesson_path(lesson).read_text(encoding="utf-8"))
+    for name, oracle in oracles.items():
+        if oracle in made and made[oracle] == due.get(name):
+            yield (
+                f"{name}: the oracle {oracle} is the reference itself, so it "
+                "cannot find a mistake in it: write it in another way"
+            )
+
+
+def _bodies(source):
+    """{name: statements without the docstring} of what a module defines."""
+    return {
+        node.name: ast.unparse(
+            node.body[ast.get_docstring(node) is not None :]
         )
-
-
-def _body(tree, name):
-    """The statements of a definition, without its docstring."""
-    for node in tree.body:
-        if getattr(node, "name", None) == name:
-            bare = node.body[ast.get_docstring(node) is not None :]
-            return ast.unparse(bare)
-    return None
+        for node in ast.parse(source).body
+        if isinstance(node, ast.FunctionDef | ast.ClassDef)
+    }
 
 
 def generated_is_current(lesson):
@@ -718,11 +722,7 @@ def _without_magics(source):
 
 
 def _imports(source):
-    return _imports_of(ast.parse(source))
-
-
-def _imports_of(tree):
-    for node in ast.walk(tree):
+    for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
