@@ -778,14 +778,16 @@ def test_a_change_of_any_module_that_grades_is_noticed(tmp_path, monkeypatch):
         for name in (
             "answers",
             "goldens",
+            "grading/archives",
             "grading/batch",
             "grading/colab",
+            "grading/folders",
             "grading/intake",
             "grading/records",
             "grading/sandbox",
         )
     }
-    assert len(others - {same}) == 7
+    assert len(others - {same}) == 9
     records._engine.cache_clear()
 
 

@@ -5,6 +5,7 @@ import itertools
 import json
 import os
 import random
+import re
 import shutil
 import tarfile
 import unicodedata
@@ -14,7 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from autograder.grading import intake
+from autograder.grading import archives
 from autograder.grading.intake import arrivals
 from autograder.grading.names import from_lms, identifier, whose
 
@@ -657,7 +658,7 @@ def test_nothing_is_passed_over_silently(tmp_path):
 
 
 def test_a_bomb_is_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr(intake, "MAX_TOTAL", 2**20)
+    monkeypatch.setattr(archives, "MAX_TOTAL", 2**20)
     path = tmp_path / "bomb.zip"
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("s/x.ipynb", b"\0" * 2**21)
@@ -757,7 +758,7 @@ def test_a_packed_archive_that_is_too_large_is_not_read(
     inner = io.BytesIO()
     with zipfile.ZipFile(inner, "w") as archive:
         archive.writestr("x.ipynb", data)
-    monkeypatch.setattr(intake, "MAX_FILE", len(inner.getvalue()) - 1)
+    monkeypatch.setattr(archives, "MAX_FILE", len(inner.getvalue()) - 1)
     path = tmp_path / "class.tar"
     with tarfile.open(path, "w") as archive:
         info = tarfile.TarInfo("zoe.zip")
@@ -768,7 +769,7 @@ def test_a_packed_archive_that_is_too_large_is_not_read(
 
 
 def test_a_tar_with_absurdly_much_in_it_is_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr(intake, "MAX_TOTAL", 1000)
+    monkeypatch.setattr(archives, "MAX_TOTAL", 1000)
     path = tmp_path / "bomb.tar"
     with tarfile.open(path, "w") as archive:
         for number in range(3):
@@ -834,7 +835,7 @@ def test_two_people_whose_names_look_alike_stay_two(tmp_path, data, names):
         assert each.label.split("/")[0] in names
         assert all(name in each.choices[0] for name in names)
     for pattern in (r"[^\w.@-]", r"_\d+$"):
-        assert not intake.re.search(pattern, one.student + two.student)
+        assert not re.search(pattern, one.student + two.student)
 
 
 def test_who_is_who_does_not_depend_on_who_came_first(tmp_path, data):
