@@ -85,6 +85,43 @@ def draw(rng, shapes, scale=0.5):
     return {name: rng.randn(*shape) * scale for name, shape in shapes.items()}
 
 
+def layer_shapes(layers, bias=True):
+    """{documented name: shape} of layers of which the weights' are given."""
+    shapes = {}
+    for name, shape in layers.items():
+        shapes[f"{name}.weight"] = shape
+        if bias:
+            shapes[f"{name}.bias"] = shape[:1]
+    return shapes
+
+
+def block_shapes(D, *, wide=4, bias=True):
+    """{documented name: shape} of a block of width D.
+
+    wide: by how much its MLP is wider
+    """
+    return layer_shapes(
+        {
+            "ln1": (D,),
+            "attn.qkv_proj": (3 * D, D),
+            "attn.out_proj": (D, D),
+            "ln2": (D,),
+            "mlp.fc1": (wide * D, D),
+            "mlp.fc2": (D, wide * D),
+        },
+        bias,
+    )
+
+
+def gpt_shapes(V, C, D, L, bias=True):
+    """{documented name: shape} of a GPT; the head is the embedding."""
+    shapes = {"tok_embed.weight": (V, D), "pos_embed.weight": (C, D)}
+    for index in range(L):
+        for name, shape in block_shapes(D, bias=bias).items():
+            shapes[f"blocks.{index}.{name}"] = shape
+    return shapes | layer_shapes({"ln_f": (D,)}, bias)
+
+
 def call_modules(answer, inputs, scripts=None):
     """Build, look, load, call: once a case.
 

@@ -31,8 +31,44 @@ SOFTMAX = (
     "_log_softmax",
     "softmin",
 )
-HALF = "float16 has 11 bits: one unit in the last place is at most 1e-3"
-BFLOAT = "bfloat16 has 8 bits: one unit in the last place is at most 7.8e-3"
+
+
+def float16(
+    *cases,
+    says=(
+        "Half-precision inputs are computed in float32 and returned in their "
+        "own dtype."
+    ),
+    floor=1.0,
+):
+    """The `values` of cases with float16 inputs."""
+    return values(
+        "half precision",
+        *cases,
+        tol=2e-3,
+        floor=floor,
+        because=(
+            "float16 has 11 bits: one unit in the last place is at most 1e-3"
+        ),
+        says=says,
+    )
+
+
+def bfloat16(*cases, floor=1.0):
+    """The `values` of cases with bfloat16 inputs."""
+    return values(
+        "bfloat16",
+        *cases,
+        tol=8e-3,
+        floor=floor,
+        because=(
+            "bfloat16 has 8 bits: one unit in the last place is at most 7.8e-3"
+        ),
+        says=(
+            "bfloat16 is half precision too: widen it to float32 as you "
+            "widen float16."
+        ),
+    )
 
 
 def transposed(x):
@@ -146,28 +182,8 @@ softmax = Exercise(
                 "allows."
             ),
         ),
-        values(
-            "half precision",
-            "float16",
-            tol=2e-3,
-            floor=1e-4,
-            because=HALF,
-            says=(
-                "Half-precision inputs are computed in float32 and returned "
-                "in their own dtype."
-            ),
-        ),
-        values(
-            "bfloat16",
-            "bfloat16",
-            tol=8e-3,
-            floor=1e-4,
-            because=BFLOAT,
-            says=(
-                "bfloat16 is half precision too: widen it to float32 as you "
-                "widen float16."
-            ),
-        ),
+        float16("float16", floor=1e-4),
+        bfloat16("bfloat16", floor=1e-4),
         keeps_device(),
     ),
     probe=follows("two rows", "middle axis"),
@@ -800,33 +816,20 @@ scaled_dot_product_attention = Exercise(
             because=("6e-8 an operation; sums of up to 5 terms"),
             says=("float32 inputs give float32 outputs."),
         ),
-        values(
-            "half precision",
+        float16(
             "float16",
             "float16, large",
             "float16, large values",
             "float16, cancelling",
             "float16, floating mask",
             "float16, hidden",
-            tol=2e-3,
-            because=HALF,
             says=(
                 "Half-precision inputs are computed in float32 (their "
                 "scores may not fit into float16) and returned in their "
                 "own dtype."
             ),
         ),
-        values(
-            "bfloat16",
-            "bfloat16",
-            "bfloat16, near scores",
-            tol=8e-3,
-            because=BFLOAT,
-            says=(
-                "bfloat16 is half precision too: widen it to float32 as you "
-                "widen float16."
-            ),
-        ),
+        bfloat16("bfloat16", "bfloat16, near scores"),
         keeps_device(),
     ),
     probe=follows(
@@ -969,29 +972,16 @@ masked_softmax = Exercise(
             because="6e-8 an operation",
             says="float32 scores give float32 weights.",
         ),
-        values(
-            "half precision",
+        float16(
             "float16",
             "float16, low",
-            tol=2e-3,
             floor=1e-4,
-            because=HALF,
             says=(
                 "Half-precision scores are computed in float32 and returned "
                 "in their own dtype; −1e9 does not even fit into float16."
             ),
         ),
-        values(
-            "bfloat16",
-            "bfloat16",
-            tol=8e-3,
-            floor=1e-4,
-            because=BFLOAT,
-            says=(
-                "bfloat16 is half precision too: widen it to float32 as you "
-                "widen float16."
-            ),
-        ),
+        bfloat16("bfloat16", floor=1e-4),
         keeps_device(),
     ),
     probe=follows("one row", "a mask for each example"),
@@ -1189,26 +1179,8 @@ additive_attention = Exercise(
             because=("6e-8 an operation; sums of up to 7 terms of size 3"),
             says=("float32 inputs give float32 outputs."),
         ),
-        values(
-            "half precision",
-            "float16",
-            tol=2e-3,
-            because=HALF,
-            says=(
-                "Half-precision inputs are computed in float32 and returned "
-                "in their own dtype."
-            ),
-        ),
-        values(
-            "bfloat16",
-            "bfloat16",
-            tol=8e-3,
-            because=BFLOAT,
-            says=(
-                "bfloat16 is half precision too: widen it to float32 as you "
-                "widen float16."
-            ),
-        ),
+        float16("float16"),
+        bfloat16("bfloat16"),
         keeps_device(),
     ),
     probe=follows("different widths", "keep"),
@@ -1288,26 +1260,8 @@ luong_score = Exercise(
             because=("6e-8 an operation; sums of 28 terms of size up to 10"),
             says=("float32 inputs give float32 outputs."),
         ),
-        values(
-            "half precision",
-            "float16",
-            tol=2e-3,
-            because=HALF,
-            says=(
-                "Half-precision inputs are computed in float32 and returned "
-                "in their own dtype."
-            ),
-        ),
-        values(
-            "bfloat16",
-            "bfloat16",
-            tol=8e-3,
-            because=BFLOAT,
-            says=(
-                "bfloat16 is half precision too: widen it to float32 as you "
-                "widen float16."
-            ),
-        ),
+        float16("float16"),
+        bfloat16("bfloat16"),
         keeps_device(),
     ),
     probe=follows("dot", "general"),

@@ -17,9 +17,11 @@ from autograder.exercise import (
     values,
 )
 from autograder.modules import (
+    block_shapes,
     call_modules,
     draw,
     follows_device,
+    layer_shapes,
     module_case,
     moved,
     of_modules,
@@ -618,31 +620,6 @@ SwiGLU = Exercise(
 MOVED = "moved to another device"
 DROPOUT = 0.25
 DRAWS = 512  # examples in which dropped entries are counted
-
-
-def block_shapes(D, *, wide=4, bias=True):
-    """{documented name: shape} of a block of width D."""
-    return layer_shapes(
-        D,
-        {
-            "ln1": (D,),
-            "attn.qkv_proj": (3 * D, D),
-            "attn.out_proj": (D, D),
-            "ln2": (D,),
-            "mlp.fc1": (wide * D, D),
-            "mlp.fc2": (D, wide * D),
-        },
-        bias,
-    )
-
-
-def layer_shapes(D, weights, bias=True):
-    shapes = {}
-    for name, shape in weights.items():
-        shapes[f"{name}.weight"] = shape
-        if bias:
-            shapes[f"{name}.bias"] = shape[:1]
-    return shapes
 
 
 def set_weights(D, **given):
@@ -1595,7 +1572,6 @@ EncoderLayer = Exercise(
 
 def decoder_shapes(D):
     return layer_shapes(
-        D,
         {
             "ln1": (D,),
             "attn.qkv_proj": (3 * D, D),

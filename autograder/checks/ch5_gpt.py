@@ -22,6 +22,7 @@ from autograder.modules import (
     call_modules,
     draw,
     follows_device,
+    gpt_shapes,
     module_case,
     moved,
     of_modules,
@@ -112,27 +113,6 @@ def unlike_normal(seen):
 
 
 # 5.1
-
-
-def gpt_shapes(V, C, D, L, bias=True):
-    """{documented name: shape} of a GPT; the head is the embedding."""
-    shapes = {"tok_embed.weight": (V, D), "pos_embed.weight": (C, D)}
-    layer = {
-        "ln1": (D,),
-        "attn.qkv_proj": (3 * D, D),
-        "attn.out_proj": (D, D),
-        "ln2": (D,),
-        "mlp.fc1": (4 * D, D),
-        "mlp.fc2": (D, 4 * D),
-    }
-    layers = {
-        f"blocks.{i}.{name}": layer[name] for i in range(L) for name in layer
-    }
-    for name, shape in (layers | {"ln_f": (D,)}).items():
-        shapes[f"{name}.weight"] = shape
-        if bias:
-            shapes[f"{name}.bias"] = shape[:1]
-    return shapes
 
 
 def gpt_inputs(rng):
