@@ -23,6 +23,7 @@ import numpy as np
 import torch
 from IPython.core.displayhook import DisplayHook
 from IPython.core.displaypub import DisplayPublisher
+from IPython.core.error import UsageError
 from IPython.core.interactiveshell import InteractiveShell
 from IPython.utils.process import system as run_command
 from traitlets.config import Config
@@ -45,7 +46,7 @@ from autograder.grading.wire import (
 from autograder.observations import pack
 
 # Magics of a kernel that have nothing to do here.
-KERNEL_MAGICS = ("autosave", "connect_info", "qtconsole", "store")
+KERNEL_MAGICS = ("autosave", "connect_info", "pdb", "qtconsole", "store")
 CONDAS = ("conda", "mamba", "micromamba")
 # What terminals read as colours and movements.
 ESCAPES = re.compile(r"\x1b(?:\[[0-9;?]*[ -/]*[@-~]|[()][A-Z0-9]|[=>78])")
@@ -138,6 +139,24 @@ class _Shell(InteractiveShell):
         if told:
             print(told)
         self.user_ns["_exit_code"] = 0 if told else run_command(cmd)
+
+    def run_line_magic(self, magic_name, line, _stack_depth=1):
+        """Run a magic; say so where it comes from a package that is missing.
+
+        Formatters and loggers that somebody has at home are no reason to
+        lose what stands below them.
+        """
+        try:
+            # One deeper, or names in the line are looked up here.
+            return super().run_line_magic(magic_name, line, _stack_depth + 1)
+        except UsageError:
+            if self.find_line_magic(magic_name):
+                raise
+        except ModuleNotFoundError:
+            if magic_name != "load_ext":
+                raise
+        print(f"Left out: no package here has %{magic_name} {line}".rstrip())
+        return None
 
 
 def make_shell():

@@ -95,7 +95,7 @@ CELLS = [
     "def broken(:",
     "input()",
     "import no_such_module",
-    "%no_such_magic",
+    "%timeit -z",
     "x = 'a' * 10**10",
     "while True: pass",
     "import time\ntry: time.sleep(60)\nexcept: pass",
@@ -191,7 +191,7 @@ def test_a_line_for_ipython_costs_no_answer(graded, notebook_of, right):
     answers = {
         "softmax": "%matplotlib inline\n" + right["softmax"],
         "causal_mask": "!pip install numpy einops\n" + right["causal_mask"],
-        "luong_score": "%no_such_magic\n" + right["luong_score"],
+        "luong_score": "%load_ext nb_black\n" + right["luong_score"],
         "padding_mask": "padding_mask = helper",
     }
     made = notebook_of(answers)
@@ -206,11 +206,7 @@ def test_a_line_for_ipython_costs_no_answer(graded, notebook_of, right):
         },
     )
     _, reports, _, _ = graded(made)
-    assert {name for name in answers if reports[name].passed} == {
-        "softmax",
-        "causal_mask",
-        "padding_mask",
-    }
+    assert all(reports[name].passed for name in answers)
 
 
 def test_an_answer_that_loops_does_not_run_slow_cells_again(

@@ -19,6 +19,8 @@ LINES = [
     "%pylab inline",
     "%config InlineBackend.figure_format = 'retina'",
     "%load_ext autoreload\n%autoreload 2",
+    "%load_ext no_such_extension\n%no_such_magic --logdir x",
+    "%pdb on",
     "%pip install numpy",
     "%conda install numpy",
     "%env ANSWER=42",
@@ -82,9 +84,16 @@ def test_what_a_cell_for_ipython_defines_is_there(run, line):
     assert run("print(made_by)")["text"] == f"{line}\n"
 
 
-def test_a_magic_that_does_not_exist_is_an_error_of_its_cell_only(run):
-    assert run("%no_such_magic")["error"]["kind"] == "UsageError"
-    assert run("print('reached')")["text"] == "reached\n"
+@pytest.mark.parametrize("line", ["%no_such_magic 1", "%load_ext nowhere"])
+def test_a_magic_that_is_not_here_is_told_and_left_out(run, line):
+    assert run(f"{line}\nprint('on')")["text"] == (
+        f"Left out: no package here has {line}\non\n"
+    )
+
+
+def test_a_magic_sees_the_names_around_it(run):
+    run("def f():\n    inner = 'mine'\n    %env ANSWER=$inner\nf()")
+    assert run("import os\nprint(os.environ['ANSWER'])")["text"] == "mine\n"
 
 
 def test_figures_are_shown_whatever_window_is_asked_for(run):
