@@ -258,9 +258,11 @@ class RMSNorm(nn.Module):
 #
 # $$\mathrm{GELU}(x) = x\,\Phi(x)$$
 #
-# $$\Phi(x) = \tfrac12\left(1 + \mathrm{erf}\frac{x}{\sqrt 2}\right)
-# \approx \tfrac12\left(1 + \tanh\left[\sqrt{2/\pi}\,
-# (x + 0.044715\,x^3)\right]\right)$$
+# $$\begin{aligned}
+# \Phi(x) &= \tfrac12\left(1 + \mathrm{erf}\tfrac{x}{\sqrt 2}\right) \\
+# &\approx \tfrac12\left(1 + \tanh\left[\sqrt{2/\pi}\,
+# (x + 0.044715\,x^3)\right]\right)
+# \end{aligned}$$
 #
 # $\Phi(x)$ is the share of a standard normal distribution below $x$: a smooth
 # gate between 0 and 1.

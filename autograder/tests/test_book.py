@@ -88,6 +88,12 @@ WIDE_CODE = r"""
   .filter((code) => code.scrollWidth > code.clientWidth + 1)
   .map((code) => `code is too wide: ${code.textContent.slice(0, 60)}`)
 """
+# Formulas that have to be moved sideways.
+WIDE_FORMULAS = r"""
+() => [...document.querySelectorAll("article div.math mjx-container")]
+  .filter((formula) => formula.scrollWidth > formula.clientWidth + 1)
+  .map((formula) => `formula is too wide: ${formula.textContent}`)
+"""
 # MathJax says what it could not read, in red.
 FORMULAS = r"""
 () => {
@@ -156,8 +162,7 @@ def test_page(visit, name, look):
     assert theme == ("dark" if look == "dark" else "light")
     for script in (OVERFLOW, CUT_OFF, IMAGES, FIGURES, FORMULAS, SEAMS):
         faults += page.evaluate(script)
-    if look != "phone":
-        faults += page.evaluate(WIDE_CODE)
+    faults += page.evaluate(WIDE_FORMULAS if look == "phone" else WIDE_CODE)
     faults += page.evaluate(PALE_TEXTS, "article")
     text = page.evaluate(READABLE)
     for what, pattern in RAW.items():
