@@ -136,7 +136,10 @@ def call_modules(answer, inputs, scripts=None):
         "again": result of the second call}}
     """
     seen, known = {}, []
-    for name, one in inputs.items():
+    for number, (name, one) in enumerate(inputs.items()):
+        # Versions of torch draw a dropout from different numbers: what a
+        # module draws must not depend on what was drawn in cases before.
+        torch.default_generator.manual_seed(number)
         how = one["build"], one["weights"] is None, one["meta"]
         script = (scripts or {}).get(name)
         seen[name] = _one(answer, one, script, how not in known, not known)
