@@ -191,7 +191,7 @@ def observe(exercise, answer, inputs):
         it is not the CPU, else None}
     """
     calls = set()
-    device = torch.get_default_device()
+    device = _default_device()
     forbids, tried = exercise.forbids, answer
     if exercise.kind == "function":
         # What the probe does around each call need not be watched, too.
@@ -215,6 +215,13 @@ def observe(exercise, answer, inputs):
     }
 
 
+def _default_device():
+    try:
+        return torch.get_default_device()
+    except AttributeError:  # torch 2.6, after torch.set_default_device(None)
+        return torch.device("cpu")
+
+
 @contextlib.contextmanager
 def _state_restored():
     """Seed every generator, then leave all global settings as found.
@@ -228,7 +235,7 @@ def _state_restored():
     waiting = vars(tracker) if tracker else {}
     seeds = dict(waiting)
     dtype, threads = torch.get_default_dtype(), torch.get_num_threads()
-    device = torch.get_default_device()
+    device = _default_device()
     gpus = (
         range(torch.cuda.device_count()) if torch.cuda.is_initialized() else []
     )
@@ -254,7 +261,7 @@ def _state_restored():
             yield
         finally:
             torch.set_default_dtype(dtype)
-            if torch.get_default_device() != device:
+            if _default_device() != device:
                 torch.set_default_device(device)
             torch.set_num_threads(threads)
             random.setstate(state[0])
@@ -267,7 +274,7 @@ def on_device(device):
 
     Where they do so anyway it is empty: torch's own slows every call down.
     """
-    if torch.get_default_device() == torch.device(device):
+    if _default_device() == torch.device(device):
         return contextlib.nullcontext()
     return torch.device(device)
 
