@@ -103,11 +103,22 @@ def forgets(*cases):
     return values(
         "different calls in turn",
         *cases,
-        because="each other case has a module of its own, in eval mode",
+        because="each other case has a module of its own",
         says=(
             "A call depends on its arguments and the parameters alone: "
-            "nothing may stay from the calls before it, and train mode "
-            "changes nothing where no dropout is asked for."
+            "nothing may stay from the calls before it."
+        ),
+    )
+
+
+def does_the_same_in_train_mode():
+    return values(
+        "train mode",
+        "in train mode",
+        because="each other case is in eval mode",
+        says=(
+            "No dropout is asked for: in train mode the module does what it "
+            "does in eval mode."
         ),
     )
 
@@ -959,6 +970,7 @@ def attention_inputs(rng):
         "in turn": one(
             4, 2, small, memory, weights=ways, key_padding_mask=keep
         ),
+        "in train mode": one(4, 2, small, memory, weights=ways, mode="train"),
         "moved": one(
             4,
             2,
@@ -983,7 +995,6 @@ def _with_and_without(module, one):
         module(q, memory, key_padding_mask=mask, is_causal=True),
         module(q),
         module(q, memory),
-        module.train()(q, memory),
     ]
 
 
@@ -1071,6 +1082,7 @@ MultiHeadAttention = Exercise(
             ),
         ),
         forgets("in turn"),
+        does_the_same_in_train_mode(),
         saves_parameters_only(),
         follows_device("moved"),
         refuses_to_build(
@@ -1152,6 +1164,7 @@ def grouped_inputs(rng):
         "one position": one(4, 4, 2, rng.randn(2, 1, 4), is_causal=True),
         "gradient": one(4, 4, 2, first, small, is_causal=True, upstream=[up]),
         "in turn": one(4, 4, 2, first, small),
+        "in train mode": one(4, 4, 2, first, small, mode="train"),
         "moved": one(4, 4, 2, first, small, is_causal=True),
         "float32": one(
             4, 4, 2, first.astype("float32"), small, dtype="float32"
@@ -1167,7 +1180,7 @@ def _both_masks(module, one):
     return [
         module(x, is_causal=True),
         module(x),
-        module.train()(x[:, :2], is_causal=True),
+        module(x[:, :2], is_causal=True),
     ]
 
 
@@ -1229,6 +1242,7 @@ GroupedQueryAttention = Exercise(
             ),
         ),
         forgets("in turn"),
+        does_the_same_in_train_mode(),
         saves_parameters_only(),
         follows_device("moved"),
         refuses_to_build(
@@ -1411,6 +1425,7 @@ def latent_inputs(rng):
             small, few, little, upstream=[up], absorb=True
         ),
         "in turn": one(small, few, little),
+        "in train mode": one(small, few, little, mode="train"),
         "moved": one(small, few, little),
         "float32": one(sizes, x.astype("float32"), weights, dtype="float32"),
         "float32, absorbed": one(
@@ -1497,7 +1512,7 @@ def _in_turn(module, one):
         module(x, absorb=True),
         module(2 * x, absorb=True),
         module.cache(x),
-        module.train()(x),
+        module(x),
     ]
 
 
@@ -1587,6 +1602,7 @@ LatentAttention = Exercise(
             ),
         ),
         forgets("in turn"),
+        does_the_same_in_train_mode(),
         saves_parameters_only(),
         follows_device("moved"),
         refuses_to_build(
