@@ -1,5 +1,6 @@
 """Lesson 5: what right answers on the GPT must satisfy."""
 
+import collections
 import copy
 import dataclasses
 import math
@@ -2266,38 +2267,36 @@ def _grouped(answer, one):
     try:
         groups = list(answer(model, *one["args"]))
         unordered = any(isinstance(group["params"], set) for group in groups)
-        # torch.optim takes a tensor, lists, iterators and named pairs alike.
-        groups = [
-            {
-                **group,
-                "params": [value] if torch.is_tensor(value) else list(value),
-            }
+        found = [
+            (
+                names.get(id(value), "a tensor of its own"),
+                float(group.get("weight_decay", -1.0)),
+            )
             for group in groups
-            for value in [group["params"]]
+            for value in _members(group)
         ]
-        flat = [
-            value[1] if isinstance(value, tuple) else value
-            for group in groups
-            for value in group["params"]
-        ]
-        found = [names.get(id(value), "a tensor of its own") for value in flat]
-        decay = {}
-        for group in groups:
-            for value in group["params"]:
-                value = value[1] if isinstance(value, tuple) else value
-                name = names.get(id(value), "a tensor of its own")
-                decay[name] = float(group.get("weight_decay", -1.0))
     except (Exception, SystemExit) as error:
         return {"out": raised(error)}
+    count = collections.Counter(name for name, _ in found)
     return {
         "out": {
-            "decay": dict(sorted(decay.items())),
-            "twice": sorted({name for name in found if found.count(name) > 1}),
+            "decay": dict(sorted(dict(found).items())),
+            "twice": sorted({name for name in count if count[name] > 1}),
             "unordered": unordered,
             "as before": frozen
             == [value.requires_grad for value in model.parameters()],
         }
     }
+
+
+def _members(group):
+    """A group's parameters: a tensor, lists, iterators and named pairs are
+    all the same to torch.optim."""
+    values = group["params"]
+    return [
+        value[1] if isinstance(value, tuple) else value
+        for value in ([values] if torch.is_tensor(values) else values)
+    ]
 
 
 def _all_groups(test):
@@ -2621,7 +2620,8 @@ def probe_train(answer, inputs):
     return {name: _trained(answer, one) for name, one in inputs.items()}
 
 
-def _trained(answer, one):
+def _pupil(one):
+    """The model of a case, as it is before it is trained."""
     model = Pupil(GPTConfig(**tiny(5, 4, 2, 1))).double()
     own = dict(model.named_parameters(remove_duplicate=False))
     with torch.no_grad():
@@ -2630,7 +2630,12 @@ def _trained(answer, one):
     if one["stale gradients"]:
         for value in model.parameters():
             value.grad = torch.ones_like(value)
-    model.train(one["train"])
+    return model.train(one["train"])
+
+
+def _trained(answer, one):
+    model = _pupil(one)
+    own = dict(model.named_parameters(remove_duplicate=False))
     start = {name: value.detach().clone() for name, value in own.items()}
     recorders, compiler = [], Compiler()
     named = dict(model.named_parameters())
