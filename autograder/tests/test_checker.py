@@ -261,6 +261,18 @@ def test_the_default_device_is_named_as_the_cause():
     assert "default device is meta" in str(report)
 
 
+def test_a_check_works_where_torch_cannot_tell_the_default_device(
+    right_padding, monkeypatch
+):
+    """As torch 2.6 cannot after torch.set_default_device(None)."""
+
+    def cannot():
+        raise AttributeError("'NoneType' object has no attribute 'device'")
+
+    monkeypatch.setattr(torch, "get_default_device", cannot)
+    assert check("padding_mask", right_padding).passed
+
+
 def test_a_check_with_another_default_device_spoils_no_later_one(
     right_padding, monkeypatch
 ):

@@ -68,6 +68,21 @@ def failing(answer):
     return [name for name, it in results.items() if it and it is not SKIPPED]
 
 
+def test_what_a_case_draws_does_not_depend_on_the_cases_before():
+    class Draws(Right):
+        count = 1
+
+        def forward(self, x):
+            return super().forward(x) + torch.rand(self.count)[0]
+
+    class DrawsMore(Draws):
+        count = 7
+
+    one, other = seen_of(Draws), seen_of(DrawsMore)
+    for name in ("loaded", "gradient"):
+        assert one[name]["out"].data == pytest.approx(other[name]["out"].data)
+
+
 def test_a_right_module_fails_nothing():
     assert failing(Right) == []
 
