@@ -10,7 +10,7 @@ PY := .venv/bin/python
 ## make cheatsheet.pdf    the cheat sheet on paper (needs Chromium)
 ## make clean      remove what was built, but neither .venv nor grades
 # <!-- full edition -->
-## make test       set up, run everything that CI runs
+## make test       set up, run all checks and tests
 ## make exercises  write notebooks and goldens from solutions/
 ## make verify     check that lessons, exercises and answers agree
 ## make grade SUBMISSIONS=folder   grade a class's notebooks

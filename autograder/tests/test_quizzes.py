@@ -128,13 +128,17 @@ def test_numbers_in_right_choices_are_right():
     said = f"(ln 4, {merged:g})"
     assert said in right_choice("ch6_kv_cache_flash", "Merge")
 
-    position, theta = torch.arange(1001), 1e4 ** (-torch.arange(32) / 32)
-    whole = position.bfloat16().long()
-    first = int((whole[1:] == whole[:-1]).nonzero()[0])
-    angles = position.bfloat16()[1000] * theta.bfloat16()
-    off = (angles.double() - 1000 * theta.double()).abs().max()
-    said = f"From position {first} on, integers collide in bfloat16, and at "
-    said += f"1,000 an angle can be off by {off:.1f} radians."
+    theta = 1e4 ** (-torch.arange(32) / 32)
+    short = theta.bfloat16()
+    # Positions as float32, which hold all integers, and as bfloat16.
+    near, far = (
+        (angles.double() - 1000 * theta.double()).abs().max()
+        for angles in (
+            1000 * short.float(),
+            torch.tensor(1000.0).bfloat16() * short,
+        )
+    )
+    said = f"at 1,000 it is {near:.1f} radians for a head of 64, and {far:.1f}"
     assert said in right_choice("ch3_positional_encoding", "bfloat16")
 
 

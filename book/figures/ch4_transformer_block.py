@@ -23,7 +23,8 @@ def stepper():
         "numbers with a row for each of four positions. Stepping from the "
         "input through norm, attention, sum, norm, MLP and sum shows for a "
         "chosen cell which cells of the step before fed it: attention reads "
-        "earlier rows, norms and MLP their own row, a sum its own cell.",
+        "its own and earlier rows, norms and MLP their own row, a sum its own "
+        "cell.",
         height=465,
         still=_stepper_still(orders["pre"]),
     )

@@ -55,8 +55,8 @@ def isoflop(runs, own, published):
         {"sets": sets, "runs": shown, "measured": "family"},
         alt="Left, loss against the number of parameters at a fixed compute: "
         "a valley, whose lowest point moves right and down as the compute "
-        "grows. Right, tokens per parameter at the lowest point: almost "
-        "flat or rising with compute, depending on the constants.",
+        "grows. Right, tokens per parameter at the lowest point: "
+        "slowly falling or rising with compute, depending on the constants.",
         height=440,
         still=_isoflop_still(own, budgets, shown),
     )

@@ -321,8 +321,8 @@ def numbers():
         (
             "KV bytes a token, a layer",
             f"{kv:,}",
-            "`2 * n_kv_heads * d_head * dtype_size`; GPT-2 small "
-            f"{kv * L / 2**10:g} KiB for all layers, Llama 3 8B "
+            "`2 * n_kv_heads * d_head * dtype_size`; in half precision GPT-2 "
+            f"small {kv * L / 2**10:g} KiB for all layers, Llama 3 8B "
             f"{llama / 2**10:g} KiB",
             "kv_cache_bytes",
         ),
