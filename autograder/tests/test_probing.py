@@ -74,6 +74,13 @@ def test_views_have_the_same_values_and_are_not_contiguous():
     assert shown[0] == ([[0, 1, 2], [3, 4, 5]], False)
 
 
+def test_a_view_s_axes_cannot_be_joined_without_a_copy():
+    seen = seen_by(
+        lambda x: x.view(-1), np.arange(6.0).reshape(2, 3), strided=True
+    )
+    assert "view size is not compatible" in seen["out"].text
+
+
 def test_a_case_can_ask_for_a_dtype_that_numpy_lacks():
     seen = seen_by(lambda x: x, np.ones(2), dtype="bfloat16")
     assert seen["out"].dtype == "bfloat16"
@@ -598,6 +605,13 @@ def test_automatic_differentiation_is_noticed_in_every_form(way):
 # Another device
 
 
+def filled(out, x):
+    """What a loop over parts of x leaves in an array of its own."""
+    for index, part in enumerate(x):
+        out[index] = part
+    return out
+
+
 @pytest.mark.parametrize(
     "answer",
     [
@@ -609,8 +623,16 @@ def test_automatic_differentiation_is_noticed_in_every_form(way):
         lambda x: x.gather(0, torch.zeros(1, 4, 4, dtype=torch.long)),
         lambda x: x + torch.ones(4),
         lambda x: torch.ones(4),
+        lambda x: filled(torch.zeros(2, 4, 4), x),
+        lambda x: x.cpu(),
+        lambda x: F.linear(x, torch.ones(4, 4)),
+        lambda x: F.layer_norm(x, (4,), weight=torch.ones(4)),
+        lambda x: F.scaled_dot_product_attention(x, x, torch.ones(2, 4, 4)),
     ],
-    ids="mm bmm addmm baddbmm embedding gather add result".split(),
+    ids=(
+        "mm bmm addmm baddbmm embedding gather add result filled moved "
+        "linear layer_norm sdpa"
+    ).split(),
 )
 def test_a_tensor_left_on_the_cpu_is_noticed(answer):
     assert not stays_there(answer, case(np.ones((2, 4, 4)), dtype="float32"))
@@ -623,8 +645,16 @@ def test_a_tensor_left_on_the_cpu_is_noticed(answer):
         lambda x: x[torch.arange(2)],  # a GPU takes such indices, too
         lambda x: x * torch.tensor(2.0),
         lambda x: x if x.sum() > 0 else -x,  # cannot be tried there
+        lambda x: x.cpu().exp().to(x.device),
+        lambda x: filled(torch.zeros(2, 4, 4), x).to(x.device),
+        lambda x: F.linear(F.gelu(x), x[0, :2]) @ x[:, :2],
+        lambda x: F.layer_norm(x, (4,)) + x,
+        lambda x: F.scaled_dot_product_attention(x, x, x[..., :3]) @ x[:, :3],
     ],
-    ids=["its own", "indices", "a number", "values"],
+    ids=(
+        "its own|indices|a number|values|and back|filled and back|linear|"
+        "layer_norm|sdpa"
+    ).split("|"),
 )
 def test_what_a_gpu_allows_is_no_mistake(answer):
     assert stays_there(answer, case(np.ones((2, 4, 4)), dtype="float32"))
