@@ -501,7 +501,7 @@ def scaled_dot_product_attention(
 # minus infinity".
 # It is not.
 # −1e9 does not fit into `float16`, whose largest number is 65,504.
-# A finite fill loses to visible scores that happen to be lower still.
+# Visible scores that happen to be lower still lose to a finite fill.
 # And in a row in which everything is hidden, a finite fill gives a uniform
 # average over padding, while −inf gives NaN.
 #
@@ -588,7 +588,7 @@ def masked_softmax(scores: Tensor, keep: Tensor) -> Tensor:
 # **Contract**
 #
 # - `lengths` is a tensor (B,) of any integer dtype, with 0 ≤ length ≤ T; `T`
-#   is the padded length.
+#   is the padded length, and may be larger than that dtype's largest number.
 # - Return a boolean tensor (B, 1, 1, T) on the device of `lengths`: `True` at
 #   real positions, `False` at padding.
 #   A length of 0 gives a row of `False`.
@@ -864,8 +864,8 @@ def luong_score(s: Tensor, h: Tensor, W: Tensor | None = None) -> Tensor:
 # key and away from the second, along their difference (0, 2).
 #
 # **Why it matters:** every training step does this.
-# FlashAttention (chapter 6) does it without ever storing $P$, by the identity
-# in hint 2.
+# FlashAttention (chapter 6) does it without ever storing $P$: it makes $P$
+# anew in tiles, and uses the identity in hint 2.
 #
 # <details>
 # <summary>Hint 1: what are the three steps to undo?</summary>

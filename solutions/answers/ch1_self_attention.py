@@ -165,7 +165,7 @@ def softmax_loops(x, dim=-1):
         e = [math.exp(value - max(row)) for value in row]
         out.append([value / math.fsum(e) for value in e])
     out = torch.tensor(out, dtype=torch.float64).reshape(rows.shape)
-    return out.movedim(-1, dim).to(x.dtype)
+    return out.movedim(-1, dim).to(x)
 
 
 @right("softmax", evidence="K30 pairwise differences; 1/inf is 0")
@@ -508,6 +508,22 @@ def softmax_widens_float16_only(x, dim=-1):
     return _softmax(wide, dim).to(x.dtype)
 
 
+# Shown by: bfloat16 scores whose exponentials are all rounded one way.
+@wrong(
+    "softmax",
+    hint=(
+        "You round the exponentials to half precision before you take their "
+        "sum, so sum and quotient are rounded once more. Convert at the end, "
+        "after the division."
+    ),
+    evidence="common: .to(x.dtype) on the line of exp",
+)
+def softmax_rounds_exponentials(x, dim=-1):
+    wide = _wide(x)
+    e = torch.exp(wide - wide.amax(dim, keepdim=True)).to(x.dtype)
+    return e / e.sum(dim, keepdim=True)
+
+
 @wrong(
     "softmax",
     hint=(
@@ -544,9 +560,9 @@ def softmax_clips_maximum(x, dim=-1):
 @wrong(
     "softmax",
     hint=(
-        "A tensor that you create lies on the CPU, so the function fails as "
-        "soon as x lies on a GPU. Create it with device=x.device, or with "
-        "torch.full_like and its kin."
+        "A tensor that you create lies on the CPU, so with x on a GPU the "
+        "function fails, or its result stays on the CPU. Create it with "
+        "device=x.device, or with torch.full_like and its kin."
     ),
     evidence="M063",
 )
@@ -1625,6 +1641,53 @@ def causal_mask_reads_half_the_name(Tq, Tk, *, align="lower_right"):
     return _causal(Tq, Tk, Tk - Tq if "lower" in align else 0)
 
 
+# Shown by: the empty string as a name.
+@wrong(
+    "causal_mask",
+    hint=(
+        "You look for align within a text, and a part of a name, or no name "
+        "at all, is found there too. Two strings without a comma between them "
+        "are one: compare with a tuple of two."
+    ),
+    evidence='common: ("lower_right" "upper_left"), the comma forgotten',
+)
+def causal_mask_searches_in_a_text(Tq, Tk, *, align="lower_right"):
+    if align not in "lower_right, upper_left":
+        raise ValueError(f"unknown align: {align}")
+    return _causal(Tq, Tk, 0 if align == "upper_left" else Tk - Tq)
+
+
+# Shown by: an unknown align for a square mask.
+@wrong(
+    "causal_mask",
+    hint=(
+        "With as many queries as keys both alignments are the same, so you "
+        "return before you look at align. An unknown name is a mistake there "
+        "too: check it first."
+    ),
+    evidence="plausible: if Tq == Tk: return torch.ones(...).tril()",
+)
+def causal_mask_accepts_anything_when_square(Tq, Tk, *, align="lower_right"):
+    if Tq != Tk:
+        _known(align)
+    return _causal(Tq, Tk, 0 if align == "upper_left" else Tk - Tq)
+
+
+# Shown by: an unknown align for one query.
+@wrong(
+    "causal_mask",
+    hint=(
+        "A single query has a line of its own, which returns before you look "
+        "at align. An unknown name is a mistake there too: check it first."
+    ),
+    evidence="plausible: a shortcut for one query, before the check",
+)
+def causal_mask_accepts_anything_for_one_query(Tq, Tk, *, align="lower_right"):
+    if Tq > 1:
+        _known(align)
+    return _causal(Tq, Tk, 0 if align == "upper_left" else Tk - Tq)
+
+
 # Shown by: another default device.
 @wrong(
     "causal_mask",
@@ -1866,6 +1929,63 @@ def sdpa_scale_constant(
 ):
     scale = 1 / 8 if scale is None else scale
     return _sdpa(q, k, v, attn_mask, is_causal, scale)
+
+
+# Shown by: float64 with a tolerance below 1e-8.
+@wrong(
+    "scaled_dot_product_attention",
+    hint=(
+        "Your default scale comes from a float32 tensor, such as "
+        "torch.sqrt(torch.tensor(d)), so float64 scores keep eight digits of "
+        "sixteen. math.sqrt gives a Python number, which is exact enough for "
+        "all."
+    ),
+    evidence="common: q @ k.mT / torch.sqrt(torch.tensor(d_k))",
+)
+def sdpa_scale_in_float32(
+    q, k, v, *, attn_mask=None, is_causal=False, scale=None
+):
+    if scale is None:
+        scale = (1 / torch.sqrt(torch.tensor(float(q.shape[-1])))).item()
+    return _sdpa(q, k, v, attn_mask, is_causal, scale)
+
+
+# Shown by: float64 with a tolerance below 1e-8.
+@wrong(
+    "scaled_dot_product_attention",
+    hint=(
+        "You ask the softmax for float32, with dtype=torch.float32 or a "
+        ".float() before it. That widens half precision, but it narrows "
+        "float64, which loses half of its digits: widen the inputs with "
+        "torch.promote_types."
+    ),
+    evidence="transformers: F.softmax(scores, -1, dtype=torch.float32)",
+)
+def sdpa_softmax_in_float32(
+    q, k, v, *, attn_mask=None, is_causal=False, scale=None
+):
+    scores, keep = _apply_masks(_scores(q, k, scale), attn_mask, is_causal)
+    weights = _masked(scores.float(), keep).to(scores.dtype)
+    return _attend(weights, v, q.dtype)
+
+
+# Shown by: float64 with a tolerance below 1e-9.
+@wrong(
+    "scaled_dot_product_attention",
+    hint=(
+        "A small constant in the denominator keeps dead rows from dividing 0 "
+        "by 0, but it makes every other row sum to less than 1. Here float64 "
+        "counts to 1e-10: treat the dead rows alone."
+    ),
+    evidence="K29: weights / (weights.sum(-1, keepdim=True) + 1e-9)",
+)
+def sdpa_epsilon(q, k, v, *, attn_mask=None, is_causal=False, scale=None):
+    scores, keep = _apply_masks(_scores(q, k, scale), attn_mask, is_causal)
+    hidden = scores.masked_fill(~keep, -math.inf)
+    top = hidden.detach().amax(-1, keepdim=True).nan_to_num(neginf=0)
+    e = (hidden - top).exp()
+    weights = e / (e.sum(-1, keepdim=True) + 1e-9)
+    return _attend(weights, v, q.dtype)
 
 
 # Shown by: Tk ≠ d_k.
@@ -2540,6 +2660,27 @@ def sdpa_nan_gradients(
     return _attend(scores.softmax(-1).nan_to_num(0), v, q.dtype)
 
 
+# Shown by: the gradient past a row that a floating mask hides.
+@wrong(
+    "scaled_dot_product_attention",
+    hint=(
+        "You replace the NaN of dead rows after the softmax. Behind a "
+        "masked_fill their gradients are 0 all the same, but a floating mask "
+        "is added, and there the NaN goes back into q and k. Make dead rows "
+        "harmless before the softmax."
+    ),
+    evidence="common: torch.softmax(scores + attn_mask, -1).nan_to_num(0)",
+)
+def sdpa_nan_gradients_of_added_mask(
+    q, k, v, *, attn_mask=None, is_causal=False, scale=None
+):
+    scores, keep = _apply_masks(_scores(q, k, scale), attn_mask, is_causal)
+    if attn_mask is not None and attn_mask.is_floating_point():
+        keep = _lower_right(scores) if is_causal else keep | True
+    scores = scores.masked_fill(~keep, -math.inf)
+    return _attend(scores.softmax(-1).nan_to_num(0), v, q.dtype)
+
+
 # Shown by: float16 or bfloat16 inputs, by dtype.
 @wrong(
     "scaled_dot_product_attention",
@@ -2908,6 +3049,49 @@ def sdpa_dead_rows_of_first_example(
     return _attend(weights.masked_fill(dead, 0), v, q.dtype)
 
 
+# Shown by: a row whose keys are hidden by −inf and by the future together.
+@wrong(
+    "scaled_dot_product_attention",
+    hint=(
+        "A row that sees nothing only by two masks together, a floating one "
+        "and is_causal, is not found: you look at each mask by itself, or one "
+        "of them hides with a finite number. Hide with −inf in both, and look "
+        "for dead rows when both have been applied."
+    ),
+    evidence="common: dead rows found before the masks meet",
+)
+def sdpa_dead_rows_mask_by_mask(
+    q, k, v, *, attn_mask=None, is_causal=False, scale=None
+):
+    scores = _scores(q, k, scale)
+    dead = torch.zeros_like(scores[..., :1], dtype=torch.bool)
+    if attn_mask is not None and attn_mask.is_floating_point():
+        dead = dead | (attn_mask == -math.inf).all(-1, keepdim=True)
+        scores, attn_mask = scores + attn_mask.to(scores.dtype), None
+    _, keep = _apply_masks(scores, attn_mask, is_causal)
+    dead = dead | ~keep.any(-1, keepdim=True)
+    scores = scores.masked_fill(~keep, -math.inf).masked_fill(dead, 0)
+    return _attend(scores.softmax(-1).masked_fill(dead, 0), v, q.dtype)
+
+
+# Shown by: a floating mask with an entry of its own for each example.
+@wrong(
+    "scaled_dot_product_attention",
+    hint=(
+        "You read a floating mask as one matrix for all and drop its leading "
+        "axes. It may differ between examples or heads, as ALiBi's does: add "
+        "it as it is, and it broadcasts."
+    ),
+    evidence="plausible: bias[0] where a mask has more than two axes",
+)
+def sdpa_float_mask_of_first_example(
+    q, k, v, *, attn_mask=None, is_causal=False, scale=None
+):
+    if attn_mask is not None and attn_mask.is_floating_point():
+        attn_mask = attn_mask[(0,) * (attn_mask.ndim - 2)]
+    return _sdpa(q, k, v, attn_mask, is_causal, scale)
+
+
 # Shown by: a mask of three axes for scores of four.
 @wrong(
     "scaled_dot_product_attention",
@@ -2965,8 +3149,9 @@ def sdpa_mask_detached(
 @wrong(
     "scaled_dot_product_attention",
     hint=(
-        "The mask that you create lies on the CPU, so the function fails as "
-        "soon as q lies on a GPU. Create it with device=q.device."
+        "A tensor that you create, the mask for instance, lies on the CPU, so "
+        "with q on a GPU the function fails, or a result stays on the CPU. "
+        "Create it with device=q.device."
     ),
     evidence="M063; the PyTorch documentation's own sketch of this function",
 )
@@ -3346,9 +3531,10 @@ def masked_softmax_half_returns_float(scores, keep):
 @wrong(
     "masked_softmax",
     hint=(
-        "Your result is right, but you wrote −∞ into the caller's scores. "
-        "Use the form of the fill that makes a new tensor: in torch a name "
-        "that ends in an underscore works in place."
+        "Your result is right, but you wrote into an argument: −∞ into the "
+        "caller's scores, or a negated mask into keep. Use the form that "
+        "makes a new tensor: in torch a name that ends in an underscore works "
+        "in place."
     ),
     evidence="M011; K10 allows own tensors only",
 )
@@ -3388,6 +3574,23 @@ def masked_softmax_renormalised_unguarded(scores, keep):
 def masked_softmax_minus_1e9_then_zero(scores, keep):
     wide = _wide(scores).masked_fill(~keep, -1e9)
     return (wide.softmax(-1) * keep).to(scores.dtype)
+
+
+# Shown by: float16 scores near −60,000 beside a hidden positive one.
+@wrong(
+    "masked_softmax",
+    hint=(
+        "You add the lowest number of the scores' dtype to hidden scores. In "
+        "float16 that is −65,504: added to a large hidden score it lies above "
+        "visible scores that are low. Replace hidden scores by −inf, and do "
+        "not add."
+    ),
+    evidence="transformers: (1 − mask) · torch.finfo(dtype).min, added",
+)
+def masked_softmax_lowest_added(scores, keep):
+    lowest = torch.finfo(scores.dtype).min
+    mask = (~keep).to(scores.dtype) * lowest
+    return (_wide(scores + mask).softmax(-1) * keep).to(scores.dtype)
 
 
 # Shown by: gradients, which raise.
@@ -3462,9 +3665,9 @@ def masked_softmax_detached(scores, keep):
 @wrong(
     "masked_softmax",
     hint=(
-        "A tensor that you create lies on the CPU, so the function fails as "
-        "soon as the scores lie on a GPU. Create it with torch.zeros_like, or "
-        "with device=scores.device."
+        "A tensor that you create lies on the CPU, so with scores on a GPU "
+        "the function fails, or its result stays on the CPU. Create it with "
+        "torch.zeros_like, or with device=scores.device."
     ),
     evidence="M063",
 )
@@ -3496,7 +3699,7 @@ def masked_softmax_by_view(scores, keep):
 @oracle("padding_mask", evidence="built cell by cell from Python lists")
 def padding_mask_lists(lengths, T):
     rows = [[True] * n + [False] * (T - n) for n in lengths.tolist()]
-    mask = torch.tensor(rows, dtype=torch.bool)
+    mask = torch.tensor(rows, dtype=torch.bool, device=lengths.device)
     return mask.reshape(len(rows), 1, 1, T)
 
 
@@ -3741,12 +3944,41 @@ def padding_mask_wraps_around(lengths, T):
     return positions <= (lengths - 1)[:, None, None, None]
 
 
+# Shown by: uint8 lengths and more than 256 positions.
+@wrong(
+    "padding_mask",
+    hint=(
+        "The positions have the dtype of the lengths, and uint8 ends at 255: "
+        "position 256 becomes 0 again, a real one. Number the positions with "
+        "torch.arange's own int64."
+    ),
+    evidence="common: torch.arange(T, dtype=lengths.dtype)",
+)
+def padding_mask_positions_wrap_around(lengths, T):
+    positions = torch.arange(T, device=lengths.device).to(lengths.dtype)
+    return positions < lengths[:, None, None, None]
+
+
+# Shown by: T by its name.
+@wrong(
+    "padding_mask",
+    hint=(
+        "You gave T another name, so a call with T=5, as in the example, "
+        "fails. Parameters keep the names of the task."
+    ),
+    evidence="common: max_len, from a function of another course",
+)
+def padding_mask_renames_T(lengths, max_len):
+    return _padding(lengths, max_len)
+
+
 # Shown by: an argument on another device.
 @wrong(
     "padding_mask",
     hint=(
-        "The positions lie on the CPU, so the comparison fails as soon as the "
-        "lengths lie on a GPU. Create them with device=lengths.device."
+        "The positions, or the mask itself, lie on the CPU, so with lengths "
+        "on a GPU the comparison fails, or the mask stays behind. Create them "
+        "with device=lengths.device."
     ),
     evidence="M063",
 )
@@ -4184,6 +4416,76 @@ def additive_attention_widens_float16_only(s, h, W, U, v, keep=None):
     return additive_attention_half_arithmetic(s, h, W, U, v, keep)
 
 
+# Shown by: half-precision states that nearly cancel.
+@wrong(
+    "additive_attention",
+    hint=(
+        "You round the weights to half precision before they average the "
+        "encoder states, and where large entries nearly cancel, 3 digits are "
+        "not enough. Convert both results at the end, after the product."
+    ),
+    evidence="softmax(dtype=float32).to(h.dtype) @ h",
+)
+def additive_attention_weights_in_half(s, h, W, U, v, keep=None):
+    scores = _additive_scores(s, h, W, U, v)
+    _, weights = _additive(scores, h, keep, s.dtype)
+    return weights @ h, weights
+
+
+# Shown by: float64 with a tolerance below 1e-8.
+@wrong(
+    "additive_attention",
+    hint=(
+        "You ask the softmax for float32, with dtype=torch.float32 or a "
+        ".float() before it. That widens half precision, but it narrows "
+        "float64, which loses half of its digits: widen the inputs with "
+        "torch.promote_types."
+    ),
+    evidence="transformers: F.softmax(scores, -1, dtype=torch.float32)",
+)
+def additive_attention_softmax_in_float32(s, h, W, U, v, keep=None):
+    scores = _additive_scores(s, h, W, U, v)
+    if keep is None:
+        keep = torch.ones_like(h[..., 0], dtype=torch.bool)
+    weights = _masked(scores.float(), keep[:, None]).to(scores.dtype)
+    return _attend(weights, h, s.dtype)
+
+
+# Shown by: half-precision states that nearly cancel.
+@wrong(
+    "additive_attention",
+    hint=(
+        "The scores are rounded to half precision before the softmax, which "
+        "shows where large states nearly cancel. Stay in float32 until both "
+        "results are there."
+    ),
+    evidence="plausible: tanh in float32, v in the inputs' dtype",
+)
+def additive_attention_scores_in_half(s, h, W, U, v, keep=None):
+    scores = _additive_scores(s, h, W, U, v).to(s.dtype)
+    return _additive(_wide(scores), h, keep, s.dtype)
+
+
+# Shown by: float64 with a tolerance below 1e-9.
+@wrong(
+    "additive_attention",
+    hint=(
+        "A small constant in the denominator keeps empty examples from "
+        "dividing 0 by 0, but it makes every other row sum to less than 1. "
+        "Here float64 counts to 1e-10: treat the empty examples alone."
+    ),
+    evidence="K29: weights / (weights.sum(-1, keepdim=True) + 1e-9)",
+)
+def additive_attention_epsilon(s, h, W, U, v, keep=None):
+    scores = _additive_scores(s, h, W, U, v)
+    if keep is not None:
+        scores = scores.masked_fill(~keep[:, None], -math.inf)
+    top = scores.detach().amax(-1, keepdim=True).nan_to_num(neginf=0)
+    e = (scores - top).exp()
+    weights = e / (e.sum(-1, keepdim=True) + 1e-9)
+    return _attend(weights, h, s.dtype)
+
+
 @wrong(
     "additive_attention",
     hint=(
@@ -4201,9 +4503,9 @@ def additive_attention_half_returns_float(s, h, W, U, v, keep=None):
 @wrong(
     "additive_attention",
     hint=(
-        "The mask that you create where keep is None lies on the CPU, so the "
-        "function fails as soon as h lies on a GPU. Create it with "
-        "device=h.device."
+        "A tensor that you create, such as a mask where keep is None, lies on "
+        "the CPU, so with h on a GPU the function fails, or a result stays on "
+        "the CPU. Create it with device=h.device."
     ),
     evidence="M063",
 )
@@ -4484,8 +4786,9 @@ def luong_score_half_returns_float(s, h, W=None):
 @wrong(
     "luong_score",
     hint=(
-        "A tensor that you create lies on the CPU, so the function fails as "
-        "soon as s lies on a GPU. Create it with device=s.device."
+        "A tensor that you create lies on the CPU, so with s on a GPU the "
+        "function fails, or its result stays on the CPU. Create it with "
+        "device=s.device."
     ),
     evidence="M063",
 )
@@ -4898,6 +5201,26 @@ def attention_backward_unbatched_only(q, k, v, keep, dout):
     return np.dot(ds, k), np.dot(ds.T, q), np.dot(p.T, dout)
 
 
+# Shown by: one leading axis, neither none nor two.
+@wrong(
+    "attention_backward",
+    hint=(
+        "Two leading axes are fixed where you transpose: (0, 1, 3, 2) names "
+        "four axes. Any number of them is allowed: np.swapaxes(x, -1, -2) "
+        "leaves them alone."
+    ),
+    evidence="common: .T for a matrix, transpose(0, 1, 3, 2) for the rest",
+)
+def attention_backward_two_or_four_axes(q, k, v, keep, dout):
+    def swap(x):
+        return x.T if x.ndim == 2 else x.transpose(0, 1, 3, 2)
+
+    p = _probabilities(q, k, keep)
+    ds = _score_gradients(p, dout @ swap(v))
+    scale = 1 / math.sqrt(q.shape[-1])
+    return scale * (ds @ k), scale * (swap(ds) @ q), swap(p) @ dout
+
+
 # Shown by: scores above 709 (float64).
 @wrong(
     "attention_backward",
@@ -4963,9 +5286,9 @@ def attention_backward_float32(q, k, v, keep, dout):
 @wrong(
     "attention_backward",
     hint=(
-        "Your gradients are right, but you scaled the caller's q in place. "
-        "With numpy, q *= … and q /= … change the caller's array; write a "
-        "new one."
+        "Your gradients are right, but you wrote into an argument. With "
+        "numpy, q *= … and q /= … change the caller's array, and so does "
+        "out=keep; write a new one."
     ),
     evidence="M011 in this exercise",
 )
@@ -5067,6 +5390,27 @@ def attention_backward_global_maximum(q, k, v, keep, dout):
     e = np.exp(s - s.max())
     total = e.sum(-1, keepdims=True)
     p = e / np.where(total > 0, total, 1)
+    ds = _score_gradients(p, dout @ _swap(v))
+    return _gradients(q, k, p, ds, dout)
+
+
+# Shown by: float64 with a tolerance below 1e-9.
+@wrong(
+    "attention_backward",
+    hint=(
+        "A small constant in the denominator keeps dead rows from dividing 0 "
+        "by 0, but it makes the weights of every other row too small. Here "
+        "float64 counts to 1e-10: protect the dead rows alone, with "
+        "np.maximum or np.where."
+    ),
+    evidence="K29: p / (p.sum(-1, keepdims=True) + 1e-9)",
+)
+def attention_backward_epsilon(q, k, v, keep, dout):
+    scores = q @ _swap(k) / math.sqrt(q.shape[-1])
+    scores = np.where(keep, scores, -np.inf)
+    top = scores.max(-1, keepdims=True)
+    p = np.exp(scores - np.where(np.isfinite(top), top, 0))
+    p = p / (p.sum(-1, keepdims=True) + 1e-9)
     ds = _score_gradients(p, dout @ _swap(v))
     return _gradients(q, k, p, ds, dout)
 
