@@ -41,14 +41,15 @@
 #   When they are sizes of a module, its constructor raises it.
 # - **Precision.** `float64` stays `float64` all the way, `float32` stays
 #   `float32`.
-#   The dtype of a module's parameters is that of its inputs.
+#   The dtype of a module's parameters is that of its inputs: `float32` as it
+#   is built, `float64` after `module.double()`.
 # - **Device.** After `module.to(device)`, everything that the module uses is
-#   on that device.
+#   on that device, also if it has been called before.
 # - **Autograd.** Gradients flow from the results to the arguments and to all
 #   parameters.
 # - **Arguments** are never modified, and may be non-contiguous views.
 # - **Calls.** A call depends on its arguments and the parameters alone, not on
-#   the calls before it.
+#   the calls before it; parameters may change between two calls.
 #   Only the layer of task 2.2 has dropout; the others compute in train mode
 #   what they compute in eval mode.
 #
@@ -95,13 +96,13 @@ from autograder import check
 # into head 0: `[[0, 1], [2, 3]]`.
 #
 # **Why it matters:** that wrong view runs, trains, and mixes positions: head
-# 0 attends within the first half of the sequence.
+# 0 attends within the first 1/H of the sequence.
 # No shape check can tell.
 #
 # <details>
 # <summary>Hint 1: in which order do the numbers lie in memory?</summary>
 #
-# A view never moves a number: it only reads the same row of numbers with
+# `view` never moves a number: it only reads the same row of numbers with
 # other bracket positions.
 # Within a position, which two axes can the D columns be read as?
 #
@@ -112,7 +113,7 @@ from autograder import check
 # First cut the last axis alone, D into (H, Dh): this is a mere change of
 # brackets.
 # Now the axes are position, head, column.
-# Then swap the two in the middle, which is a transpose and no view.
+# Then swap the two in the middle, which `view` cannot do.
 #
 # </details>
 # <details>
@@ -391,8 +392,8 @@ class MultiHeadSelfAttention(nn.Module):
 #
 # **Why it matters:** that second number is 384 MiB for a single layer, in one
 # direction, for scores that nobody looks at.
-# "Heads are free" is right for parameters and operations and wrong for this
-# tensor.
+# "Heads are free" is right for parameters and matrix products and wrong for
+# this tensor.
 # FlashAttention (chapter 6) is the art of never storing it.
 #
 # <details>
@@ -492,8 +493,7 @@ def attention_cost(
 # all three again.
 # Do it with the first axis only: a bias has no other, a weight keeps its
 # columns.
-# For three heads the two digits have the same size, so a wrong order shows in
-# no shape.
+# With three heads both orders move the same rows, so test with another number.
 #
 # </details>
 # <details>
@@ -560,8 +560,8 @@ def qkv_per_head_to_cat(w: Tensor, n_heads: int) -> Tensor:
 # # [[[0.000, 0.000]]]
 # ```
 #
-# **Why it matters:** the decoder of a translator, the text side of an image
-# generator and Whisper all read another sequence through this module.
+# **Why it matters:** the decoder of a translator, the image side of Stable
+# Diffusion and Whisper's decoder all read another sequence through it.
 # If its padding leaks, an answer depends on what else was in the batch.
 #
 # <details>
@@ -690,8 +690,8 @@ class MultiHeadAttention(nn.Module):
 #
 # **Why it matters:** Llama-3-70B has 64 query heads and 8 for keys and
 # values, so its cache is 8 times smaller than that of multi-head attention.
-# The groups are a convention of the stored weights: with another one, every
-# query head meets a stranger's keys.
+# The groups are a convention of the stored weights: with another one, query
+# heads meet strangers' keys.
 #
 # <details>
 # <summary>Hint 1: which of 0 1 2 0 1 2 and 0 0 1 1 2 2 do you make?</summary>
@@ -892,18 +892,20 @@ def rotate(x: Tensor) -> Tensor:
 #   `k_rope_proj` (D → d_rope), `k_up` and `v_up` (d_latent → H·Dh),
 #   `out_proj` (H·Dh → D).
 #   `k_up` is applied as a module or through its weight, as you like.
-# - Heads are row blocks of all projections that have H in their size, of
-#   `q_rope_proj` too.
+# - Heads are row blocks of all projections to a size with H, of `q_rope_proj`
+#   too.
 #   The latent is used as it comes, without a norm.
 # - `forward(x)` takes and returns (B, T, D) and is causal: position t sees
 #   positions 0 to t, counted from 0 for `rotate`.
 #   Rotary queries and the rotary key are rotated, nothing else is.
 # - `cache(x)` returns what has to be stored: (B, T, d_latent + d_rope), the
 #   latent, then the rotary key, **already rotated**.
+#   Gradients flow from it, too.
 # - `forward(x, absorb=True)` gives the same numbers and the same gradients
 #   without forming a key or a value of any head from the latents, in train
 #   mode as well: no product of `k_up` or `v_up` with the latents, neither of
-#   all tokens at once nor of one after another.
+#   all tokens at once nor of one after another, and none of a matrix into
+#   which `q_proj` or `out_proj` has been multiplied.
 #   (`v_up` meets their averages. The first token's average is its latent.)
 #
 # **Example:** what is stored for two equal tokens.

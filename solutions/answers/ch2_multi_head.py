@@ -264,6 +264,20 @@ def split_heads_detached(x, n_heads):
     return _split(x.detach(), n_heads)
 
 
+@wrong(
+    "split_heads",
+    evidence="hunt: the widening of lesson 1, without its way back",
+    hint=(
+        "Half-precision numbers come back as float32. Nothing is computed "
+        "here, so nothing has to be widened: keep the dtype of x."
+    ),
+)
+def split_heads_half_returns_float(x, n_heads):
+    if x.is_floating_point():
+        x = x.to(torch.promote_types(x.dtype, torch.float32))
+    return split_heads_slices(x, n_heads)
+
+
 # 2.1 merge_heads
 
 
@@ -409,6 +423,20 @@ def merge_heads_reversed(x):
 )
 def merge_heads_detached(x):
     return _merge(x.detach())
+
+
+@wrong(
+    "merge_heads",
+    evidence="hunt: the widening of lesson 1, without its way back",
+    hint=(
+        "Half-precision numbers come back as float32. Nothing is computed "
+        "here, so nothing has to be widened: keep the dtype of x."
+    ),
+)
+def merge_heads_half_returns_float(x):
+    if x.is_floating_point():
+        x = x.to(torch.promote_types(x.dtype, torch.float32))
+    return merge_heads_cat(x)
 
 
 # 2.2 MultiHeadSelfAttention
@@ -1866,6 +1894,83 @@ class SelfAttentionSqueezesHead(_SelfAttention):
         return weights.squeeze(1)
 
 
+@_self(
+    "hunt",
+    "the order of nn.Linear's own arguments",
+    (
+        "bias stands before out_dropout in __init__: whoever gives them by "
+        "position gets a rate as a flag. Keep the order of the signature."
+    ),
+)
+class SelfAttentionBiasBeforeRate(_SelfAttention):
+    def __init__(
+        self,
+        d_model,
+        n_heads,
+        max_context_length,
+        attn_dropout=0.0,
+        bias=True,
+        out_dropout=0.0,
+    ):
+        super().__init__(
+            d_model,
+            n_heads,
+            max_context_length,
+            attn_dropout,
+            out_dropout,
+            bias,
+        )
+
+
+@_self(
+    "hunt",
+    "np.triu in the constructor",
+    (
+        "The stored mask is float64, as numpy makes it, and turns float32 "
+        "scores into float64 ones, which do not fit the values. Store a "
+        "boolean mask, or make it in torch."
+    ),
+)
+class SelfAttentionMaskFromNumpy(_SelfAttention):
+    def layers(self, d_model, bias):
+        super().layers(d_model, bias)
+        future = np.triu(np.full((self.limit, self.limit), -np.inf), 1)
+        self.register_buffer(
+            "future", torch.from_numpy(future), persistent=False
+        )
+
+    def weigh(self, scores):
+        T = scores.shape[-1]
+        return (scores + self.future[:T, :T]).softmax(-1)
+
+
+@_self(
+    "hunt",
+    "torch.sqrt(torch.tensor(d_k, dtype=torch.float32))",
+    (
+        "The root of Dh is taken in float32, so float64 scores are off in the "
+        "eighth digit. Use a Python number: math.sqrt, or ** 0.5."
+    ),
+)
+class SelfAttentionScaleInFloat32(_SelfAttention):
+    def scores(self, q, k):
+        width = torch.tensor(q.shape[-1], dtype=torch.float32)
+        return q @ k.mT / torch.sqrt(width)
+
+
+@_self(
+    "hunt",
+    "F.dropout forgets the mode at the end only",
+    (
+        "out_dropout acts in eval mode, too: F.dropout does not know the "
+        "module's mode. Pass self.training on, or use nn.Dropout."
+    ),
+)
+class SelfAttentionDropsOutputInEval(_SelfAttention):
+    def finish(self, merged):
+        return F.dropout(self.out_proj(merged), self.p_out)
+
+
 # 2.3 attention_cost
 
 
@@ -2280,8 +2385,8 @@ def qkv_per_head_to_cat_chunks(w, n_heads):
 @right("qkv_per_head_to_cat", evidence="a permutation matrix")
 def qkv_per_head_to_cat_matrix(w, n_heads):
     order = torch.arange(len(w)).view(n_heads, 3, -1).transpose(0, 1)
-    P = torch.eye(len(w), dtype=w.dtype)[order.reshape(-1)]
-    return P @ w
+    P = torch.eye(len(w), dtype=w.dtype, device=w.device)
+    return P[order.reshape(-1)] @ w
 
 
 def _layout(evidence, hint):
@@ -2474,6 +2579,19 @@ def qkv_per_head_to_cat_returns_float(w, n_heads):
 def qkv_per_head_to_cat_squeezes(w, n_heads):
     rows = w.reshape(len(w), -1)
     return qkv_per_head_to_cat_chunks(rows, n_heads).squeeze(-1)
+
+
+@_layout(
+    "hunt: the widening of lesson 1, without its way back",
+    (
+        "Half-precision weights come back as float32. Nothing is computed "
+        "here, so nothing has to be widened: keep the dtype of w."
+    ),
+)
+def qkv_per_head_to_cat_half_returns_float(w, n_heads):
+    if w.is_floating_point():
+        w = w.to(torch.promote_types(w.dtype, torch.float32))
+    return qkv_per_head_to_cat_chunks(w, n_heads)
 
 
 # 2.5 MultiHeadAttention
@@ -3417,8 +3535,9 @@ class CrossAttentionLargeFill(_CrossAttention):
 @_cross(
     "M063",
     (
-        "The causal mask is made on the CPU, so the module fails as soon as "
-        "it is moved to a GPU. Make the mask on the device of its input."
+        "The causal mask is made on the CPU, or kept from the first call, so "
+        "the module fails once it is moved to a GPU. Make the mask at every "
+        "call, on the device of the input."
     ),
 )
 class CrossAttentionMaskOnCPU(_CrossAttention):
@@ -3552,6 +3671,37 @@ class CrossAttentionUpperLeftWithPadding(_CrossAttention):
         if mask is None or not is_causal or keep.shape[-1] < keep.shape[-2]:
             return keep
         return super().keep(scores, mask, False).tril()
+
+
+@_cross(
+    "hunt: np.tril in forward",
+    (
+        "The causal mask is float64, as numpy makes it, and turns float32 "
+        "scores into float64 ones, which do not fit the values. Use a boolean "
+        "mask, or give it the dtype of the scores."
+    ),
+)
+class CrossAttentionMaskFromNumpy(_CrossAttention):
+    def weigh(self, scores, keep):
+        dead = ~keep.any(-1, keepdim=True)
+        added = np.where((keep | dead).cpu().numpy(), 0, -np.inf)
+        weights = (scores + torch.from_numpy(added).to(scores.device)).softmax(
+            -1
+        )
+        return weights.masked_fill(dead, 0)
+
+
+@_cross(
+    "hunt: torch.sqrt(torch.tensor(d_k, dtype=torch.float32))",
+    (
+        "The root of Dh is taken in float32, so float64 scores are off in the "
+        "eighth digit. Use a Python number: math.sqrt, or ** 0.5."
+    ),
+)
+class CrossAttentionScaleInFloat32(_CrossAttention):
+    def scores(self, q, k):
+        width = torch.tensor(q.shape[-1], dtype=torch.float32)
+        return q @ k.mT / torch.sqrt(width)
 
 
 # 2.6 GroupedQueryAttention
@@ -4178,6 +4328,37 @@ class GroupedShortNotCausal(_Grouped):
         return super().weigh(scores, is_causal and scores.shape[-1] > 2)
 
 
+@_group(
+    "hunt: a mask that grows on demand, as an ordinary attribute",
+    (
+        "The causal mask of the first call is kept as an ordinary attribute. "
+        "It stays on its device when the module moves, and the next call "
+        "fails. Make the mask at every call."
+    ),
+)
+class GroupedMaskStays(_Grouped):
+    mask = torch.ones(0, 0, dtype=torch.bool)
+
+    def keep(self, scores):
+        T = scores.shape[-1]
+        if len(self.mask) < T:
+            self.mask = _causal(scores)
+        return self.mask[:T, :T]
+
+
+@_group(
+    "hunt: torch.sqrt(torch.tensor(d_k, dtype=torch.float32))",
+    (
+        "The root of Dh is taken in float32, so float64 scores are off in the "
+        "eighth digit. Use a Python number: math.sqrt, or ** 0.5."
+    ),
+)
+class GroupedScaleInFloat32(_Grouped):
+    def scores(self, q, k):
+        width = torch.tensor(self.d, dtype=torch.float32)
+        return q @ k.mT / torch.sqrt(width)
+
+
 # 2.6 pool_kv_heads
 
 
@@ -4219,8 +4400,8 @@ def pool_kv_heads_chunks(w, n_heads, n_kv_heads):
 @right("pool_kv_heads", evidence="a pooling matrix")
 def pool_kv_heads_matrix(w, n_heads, n_kv_heads):
     d, m = w.shape[0] // n_heads, n_heads // n_kv_heads
-    pool = torch.eye(n_kv_heads, dtype=w.dtype).repeat_interleave(m, 1) / m
-    return torch.kron(pool, torch.eye(d, dtype=w.dtype)) @ w
+    pool = torch.eye(n_kv_heads).to(w).repeat_interleave(m, 1) / m
+    return torch.kron(pool, torch.eye(d).to(w)) @ w
 
 
 def _pool(evidence, hint):
@@ -5268,8 +5449,9 @@ class LatentLargeFill(_Latent):
 @_mla(
     "M063",
     (
-        "The causal mask is made on the CPU, so the module fails as soon as "
-        "it is moved to a GPU. Make the mask on the device of its input."
+        "The causal mask is made on the CPU, or kept from the first call, so "
+        "the module fails once it is moved to a GPU. Make the mask at every "
+        "call, on the device of the input."
     ),
 )
 class LatentMaskOnCPU(_Latent):
@@ -5379,6 +5561,110 @@ class LatentKeysScaled(_Latent):
         root = math.sqrt(self.width(True))
         keys = c[:, None] @ (self.blocks(self.k_up) / root).mT
         return q @ keys.mT * root, super().absorbed(q, c)[1]
+
+
+@_mla(
+    "hunt: the product is made at the first call",
+    (
+        "With absorb=True the weights of the first call are kept, and a step "
+        "of training changes nothing any more. Form the product from the "
+        "parameters at every call."
+    ),
+)
+class LatentKeepsProduct(_Latent):
+    def blocks(self, layer):
+        kept = self.__dict__.setdefault("kept", {})
+        if id(layer) not in kept:
+            kept[id(layer)] = super().blocks(layer).clone()
+        return kept[id(layer)]
+
+
+@_mla(
+    "hunt: torch.sqrt(torch.tensor(d, dtype=torch.float32))",
+    (
+        "The root of Dh + d_rope is taken in float32, so float64 scores are "
+        "off in the eighth digit. Use a Python number: math.sqrt, or ** 0.5."
+    ),
+)
+class LatentScaleInFloat32(_Latent):
+    def weigh(self, scores):
+        width = torch.tensor(self.d + self.r, dtype=torch.float32)
+        return super().weigh(scores * width.item() ** 0.5 / width.sqrt())
+
+
+@_mla(
+    "hunt: @torch.no_grad() on cache() alone",
+    (
+        "forward has all gradients, but what cache returns has none "
+        "(.detach(), no_grad). Its numbers are a result like any other: let "
+        "gradients flow to x, kv_down and k_rope_proj."
+    ),
+)
+class LatentCacheWithoutGraph(_Latent):
+    def cache(self, x):
+        return super().cache(x).detach()
+
+
+@_mla(
+    "hunt: v_up joined with out_proj, then applied to the latents",
+    (
+        "With absorb=True you join v_up with out_proj and apply the product "
+        "to the latents of all tokens. That forms values, even wider ones: "
+        "average the latents first."
+    ),
+)
+class LatentValuesThroughOutput(_Latent):
+    def absorbed(self, q, c):
+        out = self.out_proj.weight.unflatten(1, (self.H, self.d))
+        joined = torch.einsum("mhd,hdc->hmc", out, self.blocks(self.v_up))
+        values = torch.einsum("hmc,bsc->bhsm", joined, c)
+        return super().absorbed(q, c)[0], lambda weights: weights @ values
+
+    def forward(self, x, absorb=False):
+        if not absorb:
+            return super().forward(x)
+        q, q_rope = self.queries(x)
+        scores, combine = self.absorbed(q, self.latent(x))
+        scores = scores + self.positional(q_rope, x)
+        weights = self.weigh(scores / math.sqrt(self.width(absorb)))
+        return combine(weights).sum(1)
+
+
+@_mla(
+    "hunt: k_up joined with q_proj, then applied to the latents",
+    (
+        "With absorb=True you join k_up with q_proj and apply the product to "
+        "the latents of all tokens. That forms keys, even wider ones: apply "
+        "it to the tokens that ask."
+    ),
+)
+class LatentKeysThroughQueries(_Latent):
+    def queries(self, x):
+        self.tokens = x
+        return super().queries(x)
+
+    def absorbed(self, q, c):
+        joined = self.blocks(self.k_up).mT @ self.q_proj.weight.unflatten(
+            0, (self.H, self.d)
+        )
+        keys = torch.einsum("hcm,bsc->bhsm", joined, c)
+        scores = torch.einsum("btm,bhsm->bhts", self.tokens, keys)
+        return scores, super().absorbed(q, c)[1]
+
+
+@_mla(
+    "hunt: dropout in the absorbed way alone",
+    (
+        "With absorb=True you drop attention weights in train mode. No "
+        "dropout is asked for: both ways compute the same in both modes."
+    ),
+)
+class LatentDropsWhenAbsorbed(_Latent):
+    def absorbed(self, q, c):
+        scores, combine = super().absorbed(q, c)
+        return scores, lambda weights: combine(
+            F.dropout(weights, 0.1, self.training)
+        )
 
 
 # 2.8 alternative_weights
@@ -5620,6 +5906,49 @@ def alternative_weights_one_hot(w, v):
 def alternative_weights_in_place(w, v):
     w[:] = _corner(w, v)
     return w
+
+
+@_alternative(
+    "hunt: the middle between w and a corner",
+    (
+        "You stop half way to weights that keep the output. That is often "
+        "less than 0.3 away: go all the way."
+    ),
+)
+def alternative_weights_half_way(w, v):
+    return (w + _corner(w, v)) / 2
+
+
+@_alternative(
+    "hunt: a fixed number of steps",
+    (
+        "You take a fixed number of steps. How far they lead depends on the "
+        "weights: a step ends early where a small weight reaches 0. Go on "
+        "until no direction is left, or until you are far enough."
+    ),
+)
+def alternative_weights_three_steps(w, v):
+    rows = np.vstack([v.T, np.ones(len(w))])
+    w, left = w.copy(), np.arange(len(w))
+    for _ in range(3):
+        u = np.linalg.svd(rows[:, left])[2][-1]
+        step = np.min(w[left][u < 0] / -u[u < 0])
+        w[left] = np.maximum(w[left] + step * u, 0)
+        left = np.flatnonzero(w > 1e-13)
+    return w
+
+
+@_alternative(
+    "hunt: small weights taken for rounding",
+    (
+        "You set small weights to 0 that the output needs. Only rounding may "
+        "be dropped, which is far below 1e-9."
+    ),
+)
+def alternative_weights_small_dropped(w, v):
+    found = _corner(w, v)
+    found[found < 1e-3] = 0
+    return found / found.sum()
 
 
 LEFT_OUT = {
