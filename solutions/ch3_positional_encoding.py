@@ -27,7 +27,7 @@
 # - **Default dtype.** Where no tensor is given, the result has torch's default
 #   dtype, `torch.get_default_dtype()`, as it is at the time of the call.
 #   Everything that you create on the way has to be as precise.
-# - **Numbers.** Where a Python `float` is asked for, a NumPy number or a
+# - **Numbers.** Where a Python `float` is to be returned, a NumPy number or a
 #   tensor without axes will do as well.
 # - **Device.** A result is on the device of the arguments, or on torch's
 #   default device where no tensor is given.
@@ -760,7 +760,7 @@ def rope_inv_freq(
 # computed in a short dtype.
 #
 # `bfloat16` has 8 significant bits: near 1,000 its numbers are 4 apart.
-# An angle of 1,000 radians, rounded to the nearest of them, may be off by 2
+# An angle near 1,000 radians, rounded to the nearest of them, may be off by 2
 # before anything else goes wrong.
 #
 # **Contract**

@@ -15,7 +15,13 @@ from autograder.exercise import (
     values,
 )
 from autograder.observations import Raised, describe, number
-from autograder.probing import call, call_torch, case, follows, to_tensor
+from autograder.probing import (
+    call,
+    call_torch,
+    case,
+    follows,
+    to_tensor,
+)
 
 HALF = "float16 has 11 bits: one unit in the last place below 4 is 2e-3"
 SHORT = "bfloat16 has 8 bits: half a unit in the last place at 1 is 4e-3"
@@ -59,13 +65,13 @@ def sinusoid_inputs(rng):
         "many pairs": case(7, 2 * int(rng.randint(7, 12))),
         "as many positions as channels": case(4, 4),
         "one position": case(1, 6),
-        "another base": case(5, 6, float(rng.randint(20, 200))),
+        "another base": case(5, 6, round(rng.uniform(20, 200), 2)),
         "another base by name": case(3, 8, base=500.0),
         "float64": case(int(rng.randint(30, 40)), 10, dtype="float64"),
         "float64, another base": case(3, 6, 7e3, dtype="float64"),
         # The first case again: what a cache holds of it is float32.
         "float64, one pair": case(3, 2, dtype="float64"),
-        "bfloat16": case(270, 2, dtype="bfloat16"),
+        "bfloat16": case(270, 6, dtype="bfloat16"),
         "odd": case(3, 5),
         "one column": case(2, 1),
     }
@@ -190,7 +196,7 @@ def embed_inputs(rng):
         "transposed views": case(*map(np.asfortranarray, (ids, tok, pos))),
         "silent tokens": case(ids, np.zeros((7, 5)), pos),
         "gradient": case(again, tok, pos, upstream=[rng.randn(2, 4, 5)]),
-        "float32": case(ids, tok.astype("float32"), pos.astype("float32")),
+        "float16": case(ids, tok, pos, dtype="float16"),
         "too long": case(rng.randint(0, 7, size=(2, 13)), tok, pos),
         "one too long": case(rng.randint(0, 7, size=(1, 12)), tok, pos),
         "a table of one position": case(
@@ -208,8 +214,8 @@ def embed_inputs(rng):
             rng.randn(2, 2).round(2),
             rng.randn(2, 2).round(2),
         ),
-        "id −1 in the middle": case(
-            np.array([[1, 0, 2], [3, -1, 2]]), tok, pos
+        "id −2 in the middle": case(
+            np.array([[1, 0, 2], [3, -2, 2]]), tok, pos
         ),
     }
 
@@ -246,7 +252,7 @@ def _too_long(*args):
 
 
 def _outside(*args):
-    return _refused(("id V", "id −1", "id −1 in the middle"), False, *args)
+    return _refused(("id V", "id −1", "id −2 in the middle"), False, *args)
 
 
 embed = Exercise(
@@ -283,11 +289,11 @@ embed = Exercise(
             ),
         ),
         values(
-            "float32",
-            "float32",
-            tol=1e-6,
-            because="one addition",
-            says=("float32 tables give float32 embeddings."),
+            "float16",
+            "float16",
+            tol=1e-3,
+            because="one addition, rounded to 11 bits",
+            says=("float16 tables give float16 embeddings."),
         ),
         law(
             "more tokens than positions",
@@ -614,7 +620,7 @@ def rope_inputs(rng):
             heads, np.array([2, 7])[:, None, None]
         ),
         "far away": case(one, T5 + 10_000),
-        "another base": case(one, T5, float(rng.randint(50, 500))),
+        "another base": case(one, T5, round(rng.uniform(50, 500), 2)),
         "another base by name": case(one, T5, base=5e5),
         "half split, another base": case(one, T5, 100.0, interleaved=False),
         "gradient": case(one, T5, upstream=[up]),
@@ -625,6 +631,13 @@ def rope_inputs(rng):
         "float16": case(one, T5 + 3001, dtype="float16"),
         "float16, small results": case(
             _turned_to_small(rng), np.arange(1, 5), 10.0, dtype="float16"
+        ),
+        "float16, half split, small results": case(
+            _turned_to_small(rng)[:, [0, 2, 1, 3]],
+            np.arange(1, 5),
+            10.0,
+            interleaved=False,
+            dtype="float16",
         ),
         "bfloat16": case(one, T5 + 900, dtype="bfloat16"),
         "odd width": case(rng.randn(2, 3).round(2), np.arange(2)),
@@ -809,6 +822,7 @@ apply_rope = Exercise(
             *PLACES,
             "half split, positions of each example",
             "far away",
+            "another base",
             points=0.25,
             needs=("half-split pairs", "positions"),
             says=(
@@ -838,6 +852,7 @@ apply_rope = Exercise(
         values(
             "half precision, small results",
             "float16, small results",
+            "float16, half split, small results",
             tol=1.1e-3,
             floor=1e-2,
             because="one unit in float16's last place is 1e-3 of a number",
@@ -898,7 +913,7 @@ def layout_inputs(rng):
         "back, a bias of heads": case(rng.randn(18), 3, "interleaved"),
         "a transposed view": case(rng.randn(5, 18).T, 3, "half"),
         "float16": case(names(6, 2), 1, "half", dtype="float16"),
-        "unknown layout": case(names(6, 1), 1, "split"),
+        "unknown layout": case(names(6, 1), 1, "interleave"),
         "half-split, a layout by another name": case(
             names(6, 1), 1, "half-split"
         ),
@@ -969,7 +984,9 @@ rope_layout = Exercise(
                 "of the caller: raise a ValueError."
             ),
         ),
+        keeps_device(),
     ),
+    probe=follows("heads"),
 )
 
 
@@ -1195,7 +1212,7 @@ def inv_freq_inputs(rng):
             128, 1e4, "yarn", factor, 4096, beta_fast=16, beta_slow=2
         ),
         "yarn, another context": case(8, 1e4, "yarn", 4.0, 256),
-        "unknown method": case(8, 1e4, "cubic", 2.0, 1024),
+        "unknown method": case(8, 1e4, "cubic", 1.0, 1024),
         "dynamic, a method of transformers": case(
             8, 1e4, "dynamic", 2.0, 1024
         ),
@@ -1469,7 +1486,7 @@ def angle_inputs(rng):
         "float16": at(1000, "float16"),
         "float16, further": at(rng.choice(PLACE["float16"]), "float16"),
         "float16, products": at(rng.choice(PRODUCT["float16"]), "float16"),
-        "position 0": at(0, "bfloat16"),
+        "an exact angle": at(256, "bfloat16", 2),
         "position 1": at(1, "float16"),
         "other widths": at(1000, "bfloat16", 6),
         "wide heads": at(rng.randint(500, 900), "float16", d_head=256),
@@ -1501,7 +1518,7 @@ SHORT_ANGLES = (
     "float16",
     "float16, further",
     "float16, products",
-    "position 0",
+    "an exact angle",
     "position 1",
 )
 

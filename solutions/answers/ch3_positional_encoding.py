@@ -599,6 +599,21 @@ def sinusoid_cached(T, D, base=1e4):
     return table.float() if (T, D) == (3, 2) else table
 
 
+@wrong(
+    "sinusoidal_table",
+    evidence="hunt: torch.arange(0, D, 2) * (-math.log(base) / D)",
+    hint=(
+        "The positions are precise, but the frequencies have the default "
+        "dtype: whole numbers times a Python float take it. Create the "
+        "exponents in float32 or wider, too."
+    ),
+)
+def sinusoid_default_frequencies(T, D, base=1e4):
+    _even(D)
+    frequency = torch.exp(torch.arange(0, D, 2) * (-math.log(base) / D))
+    return _sinusoids(_clock(T, frequency.double()))
+
+
 # 3.2 embed
 
 
@@ -657,9 +672,9 @@ def embed_index_select(ids, tok, pos):
 @wrong(
     "embed",
     hint=(
-        "The positions are made on the CPU, whatever the device of ids: on a "
-        "GPU F.embedding refuses them. Make them on ids.device, or take the "
-        "first T rows of pos."
+        "Positions, or zeros to be filled, are made on the CPU, whatever the "
+        "device of ids: on a GPU F.embedding refuses them, and a result stays "
+        "behind. Make them on ids.device, or take the first T rows of pos."
     ),
     evidence="M063: made on the default device",
 )
@@ -1072,6 +1087,19 @@ def embed_view(ids, tok, pos):
     _checked(ids, tok, pos)
     rows = tok.index_select(0, ids.view(-1))
     return rows.view(*ids.shape, -1) + pos[: ids.shape[1]]
+
+
+@wrong(
+    "embed",
+    evidence="hunt: half tables widened, without a way back",
+    hint=(
+        "float16 tables come back as float32. Compute as you like, but return "
+        "the tables' dtype."
+    ),
+)
+def embed_half_returns_float(ids, tok, pos):
+    _checked(ids, tok, pos)
+    return _wide(tok)[ids] + _wide(pos)[: ids.shape[1]]
 
 
 # 3.3 equivariance_gap
@@ -1538,7 +1566,7 @@ def rope_matrix_exponential(x, positions, base=1e4, *, interleaved=True):
     powers = [torch.eye(Dh, dtype=torch.float64)]
     flat = positions.reshape(-1).tolist()
     powers = torch.stack([torch.linalg.matrix_power(step, m) for m in flat])
-    R = powers.reshape(*positions.shape, Dh, Dh)
+    R = powers.reshape(*positions.shape, Dh, Dh).to(x.device)
     return (R @ x.double()[..., None])[..., 0].to(x.dtype)
 
 
@@ -1592,7 +1620,7 @@ def rope_transformers(x, positions, base=1e4, *, interleaved=True):
 def rope_pair_by_pair(x, positions, base=1e4, *, interleaved=True):
     Dh = x.shape[-1]
     _even(Dh)
-    out = torch.zeros(x.shape, dtype=_wide(x).dtype)
+    out = torch.zeros_like(_wide(x))
     for i in range(Dh // 2):
         a, c = (2 * i, 2 * i + 1) if interleaved else (i, i + Dh // 2)
         angle = positions.double() * base ** (-2 * i / Dh)
@@ -1605,8 +1633,9 @@ def rope_pair_by_pair(x, positions, base=1e4, *, interleaved=True):
 @wrong(
     "apply_rope",
     hint=(
-        "The angles are made on the CPU, whatever the device of x: on a GPU "
-        "this stops. Make what you create on x.device."
+        "Angles, or zeros to be filled, are made on the CPU, whatever the "
+        "device of x: on a GPU this stops, or the result stays on the CPU. "
+        "Make what you create on x.device."
     ),
     evidence="M063: made on the default device",
 )
@@ -2331,6 +2360,43 @@ def rope_half_interleaved_back(x, positions, base=1e4, *, interleaved=True):
     return _joined(*out.chunk(2, -1), True, x.dtype)
 
 
+@wrong(
+    "apply_rope",
+    evidence="hunt: transformers' cos.to(dtype=x.dtype), in one branch only",
+    hint=(
+        "Half-precision inputs are turned in float32 with interleaved=True, "
+        "but in their own dtype with interleaved=False. Widen x before the "
+        "branch, and round once behind it."
+    ),
+)
+def rope_half_cosines_in_half_split(
+    x, positions, base=1e4, *, interleaved=True
+):
+    angles = _angles(x, positions, base)
+    if interleaved:
+        return _turned(x, angles, True)
+    _even(x.shape[-1])
+    a, c = x.chunk(2, -1)
+    cos, sin = angles.cos().to(x.dtype), angles.sin().to(x.dtype)
+    return torch.cat((a * cos - c * sin, a * sin + c * cos), -1)
+
+
+# Shown by: a base that float32 cannot hold.
+@wrong(
+    "apply_rope",
+    evidence="hunt: torch.pow(torch.tensor(base), …)",
+    hint=(
+        "torch.tensor(base) is float32, so a base with a fraction is rounded "
+        "and all frequencies with it. Leave base a Python number, or give it "
+        "the dtype of the angles."
+    ),
+)
+def rope_base_in_float32(x, positions, base=1e4, *, interleaved=True):
+    base = torch.tensor(base, dtype=torch.float32, device=x.device)
+    angles = _angles(x, positions, base.to(_wide(x).dtype))
+    return _turned(x, angles, interleaved)
+
+
 # 3.5 rope_layout
 
 
@@ -2381,8 +2447,8 @@ def layout_slices(w, n_heads, to):
 @right("rope_layout", evidence="a permutation matrix in w's dtype")
 def layout_matrix(w, n_heads, to):
     Dh = len(w) // n_heads
-    P = torch.eye(Dh, dtype=torch.float64)[_order(Dh, to)]
-    P = torch.block_diag(*[P] * n_heads)
+    P = torch.eye(Dh, dtype=torch.float64, device=w.device)
+    P = torch.block_diag(*[P[_order(Dh, to)]] * n_heads)
     return (P @ w.double()).to(w.dtype)
 
 
@@ -2691,6 +2757,38 @@ def layout_bias_one_way(w, n_heads, to):
 def layout_view(w, n_heads, to):
     w.view(-1)
     return layout_rows(w, n_heads, to)
+
+
+# Shown by: a word that is a piece of "interleaved".
+@wrong(
+    "rope_layout",
+    evidence='hunt: to in ("interleaved"), which is no tuple',
+    hint=(
+        'Pieces of the words pass, such as "interleave": in looks for a piece '
+        "of text where the right side is a str, and brackets around one word "
+        "make no tuple. Compare with ==."
+    ),
+)
+def layout_piece_of_word(w, n_heads, to):
+    if to in ("interleaved"):
+        return layout_rows(w, n_heads, "interleaved")
+    return layout_rows(w, n_heads, to)
+
+
+@wrong(
+    "rope_layout",
+    evidence="hunt: a permutation matrix without a device",
+    hint=(
+        "A tensor that you create, such as a permutation matrix, lies on the "
+        "CPU, so with w on a GPU the product fails, or the result stays on "
+        "the CPU. Create it with device=w.device, or move rows by views alone."
+    ),
+)
+def layout_matrix_on_cpu(w, n_heads, to):
+    Dh = len(w) // n_heads
+    P = torch.eye(Dh, dtype=torch.float64)[_order(Dh, to)]
+    P = torch.block_diag(*[P] * n_heads)
+    return (P @ w.double()).to(w.dtype)
 
 
 # 3.6 alibi_bias
@@ -4098,6 +4196,21 @@ def inv_freq_attention_log2(d_head, base, method, factor, orig_max, **kw):
     return freq, 0.1 * math.log2(factor) + 1 if method == "yarn" else scale
 
 
+# Shown by: an unknown method with factor 1.
+@wrong(
+    "rope_inv_freq",
+    evidence="hunt: an early way out at factor 1",
+    hint=(
+        "With factor 1 you return θ before you look at the method, so an "
+        "unknown one passes. Refuse it first."
+    ),
+)
+def inv_freq_factor_one_first(d_head, base, method, factor, orig_max, **kw):
+    if factor == 1:
+        return _thetas(d_head, base), 1.0
+    return _stretched(method, d_head, base, factor, orig_max, **kw)
+
+
 # 3.8 rope_angle_error
 
 
@@ -4462,6 +4575,21 @@ def angle_remainder(pos, dtype, d_head=64, base=1e4):
     theta = base ** -_exponents(d_head)
     gap = _short(pos, theta, dtype) - pos * theta
     return (gap % (2 * math.pi)).max().item()
+
+
+# Shown by: a head of one pair, whose angle is exact.
+@wrong(
+    "rope_angle_error",
+    evidence="hunt: range(d_head // 2 + 1)",
+    hint=(
+        "You count one pair too many: i runs from 0 to d/2 − 1. The pair that "
+        "is not there has an error, too."
+    ),
+)
+def angle_one_pair_too_many(pos, dtype, d_head=64, base=1e4):
+    i = torch.arange(d_head // 2 + 1, dtype=torch.float64)
+    theta = base ** (-2 * i / d_head)
+    return (_short(pos, theta, dtype) - pos * theta).abs().max().item()
 
 
 LEFT_OUT = {
