@@ -725,7 +725,7 @@ def dropout_sites(block: nn.Module) -> list[str]:
 # torch.equal(layer(x, keep)[:, :2], layer(y, keep)[:, :2])   # True
 # ```
 #
-# **Why it matters:** this is BERT's layer.
+# **Why it matters:** this is BERT's layer, but for the place of the norms.
 # Whatever stands in the padding must not reach a real token, or an example's
 # result depends on the length of its neighbours in the batch.
 #
@@ -964,7 +964,7 @@ class DecoderLayer(nn.Module):
 # - All randomness follows from `seed` ≥ 0: the same seed gives the same
 #   numbers, another seed others.
 # - Your numbers are compared with those of many seeds, averaged over three
-#   seeds, and over 48 for one block, where GELU and ReLU can be told apart.
+#   seeds, and over 42 for one block, where GELU and ReLU can be told apart.
 #   Any dtype from `float32` up will do.
 #   L is at least 1; with L = 8 your function should take well under a second.
 #

@@ -3094,6 +3094,20 @@ class BlockRefusesFullContext(_Block):
         super().check(T + 1)
 
 
+# Shown by: a post-LN block with too many tokens.
+@_block(
+    "two hand-written paths; the check in one of them",
+    (
+        "With norm_first=False you never compare the length with "
+        "max_context_length. Check it before you choose the layout."
+    ),
+)
+class BlockPostUnchecked(_Block):
+    def check(self, T):
+        if self.norm_first:
+            super().check(T)
+
+
 @_block(
     "cropping instead of refusing; generation code does it",
     (
@@ -3300,6 +3314,49 @@ class BlockSeedsDropout(_Block):
 class BlockDropsPostOutput(_Block):
     def post(self, x):
         return self.drop(super().post(x))
+
+
+# Shown by: a post-LN block in train mode.
+@_block(
+    "two hand-written paths; dropout of the weights in one of them",
+    (
+        "With norm_first=False you never drop an attention weight. The layout "
+        "decides where the norms act, and nothing else: call attend with the "
+        "same dropout_p in both."
+    ),
+)
+class BlockPostKeepsWeights(_Block):
+    def drop_weights(self, weights):
+        return self.drop(weights) if self.norm_first else weights
+
+
+# Shown by: a post-LN block in train mode, with hidden units for each channel.
+@_block(
+    "PyTorch's TransformerEncoderLayer, by hand for post-LN only",
+    (
+        "With norm_first=False you drop hidden units of the MLP, as PyTorch's "
+        "layer does. Here dropout acts on the MLP's output instead, in both "
+        "layouts."
+    ),
+)
+class BlockPostDropsHidden(_Block):
+    def hidden(self, x):
+        hidden = super().hidden(x)
+        return hidden if self.norm_first else self.drop(hidden)
+
+
+# Shown by: a post-LN block in train mode.
+@_block(
+    "Vaswani et al. 2017 drop the embedding; moved into the block",
+    (
+        "With norm_first=False you drop entries of the stream itself, where "
+        "it enters. Dropout acts on a branch before it is added; dropout of "
+        "the embedding is not the block's task."
+    ),
+)
+class BlockPostDropsInput(_Block):
+    def post(self, x):
+        return super().post(self.drop(x))
 
 
 # Shown by: a post-LN block in train mode.
