@@ -32,7 +32,8 @@
 #   that device: positions and masks are made where the ids lie.
 # - **Arguments** are never modified, but for the model where that is the
 #   task, and may be non-contiguous views.
-#   A model is left in the mode, train or eval, in which it was found.
+#   A model is left in the mode, train or eval, in which it was found, and
+#   gradients (`torch.set_grad_enabled`) are on or off as before.
 
 # %% provided="imports"
 import math
@@ -97,9 +98,9 @@ class GPTConfig:
 #   T may be another one at each call.
 # - More than `cfg.context_length` tokens are a `ValueError`.
 # - Dropout with probability `cfg.dropout`, in train mode only, as
-#   `nn.Dropout` does it (each number by itself; what is kept is divided by
-#   1 − `cfg.dropout`): on the sum of the embeddings, the attention weights,
-#   the attention's output and the MLP's output, and nowhere else.
+#   `nn.Dropout` does it (each number of each text by itself; what is kept is
+#   divided by 1 − `cfg.dropout`): on the sum of the embeddings, the attention
+#   weights, the attention's output and the MLP's output, and nowhere else.
 #   (The check tries `dropout=1`, which makes all of these zeros, and counts
 #   zeros with `dropout=0.25`.)
 # - Initial weights as in task 5.3, drawn by the constructor: all matrices and
@@ -290,7 +291,8 @@ class GPT(nn.Module):
 # copy, and its loss falls to 0.
 # With two shifts, one in the data and one in the loss, it predicts the next
 # token but one.
-# Neither is visible in the first loss, which is about ln V in every case.
+# The first loss does not show the second; where the head is tied it shows the
+# first, by a nat too little.
 #
 # <details>
 # <summary>Hint 1: which logits have no target?</summary>

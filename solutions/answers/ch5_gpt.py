@@ -1337,6 +1337,63 @@ class GPTAsserts(_GPT):
         assert T <= self.cfg.context_length, "too many tokens"
 
 
+@_gpt(
+    "review: cfg.dropout or 0.1",
+    "With dropout=0 numbers are dropped in train mode all the same: you read "
+    "the 0 as a setting that is missing.",
+)
+class GPTDropsByDefault(_GPT):
+    def drop(self, x):
+        return F.dropout(x, self.cfg.dropout or 0.1, self.training)
+
+
+@_gpt(
+    "review: one mask for all texts of a batch",
+    "One dropout mask serves all texts of a batch. Each number of each text "
+    "is dropped by itself.",
+)
+class GPTDropsAlike(_GPT):
+    def embed(self, ids):
+        x = self.tok_embed(ids) + self.pos_embed(self.positions(ids))
+        return x * self.drop(torch.ones_like(x[:1]))
+
+
+@_gpt(
+    "review: padding_idx=0, as in other programs",
+    "Targets of 0 do not count in your loss. 0 is a token like any other: "
+    "only −100 is ignored.",
+)
+class GPTPaddedTargets(_GPT):
+    def loss(self, logits, targets):
+        return super().loss(logits, targets.masked_fill(targets == 0, -100))
+
+
+@_gpt(
+    "review: biases of 0.01, against dead units",
+    "Your biases start a little above 0. GPT-2's start at 0.",
+)
+class GPTSmallBiases(_GPT):
+    def start(self):
+        super().start()
+        for name, value in self.named_parameters():
+            if name.endswith("bias"):
+                nn.init.constant_(value, 0.01)
+
+
+@_gpt(
+    "review: queries copied to keys at the start",
+    "Rows of qkv_proj start as copies of one another. Each number is drawn "
+    "by itself.",
+)
+class GPTQueriesAsKeys(_GPT):
+    def start(self):
+        super().start()
+        D = self.cfg.d_model
+        for block in self.blocks:
+            rows = block.attn.qkv_proj.weight.data
+            rows[D : 2 * D] = rows[:D]
+
+
 # 5.2 lm_loss
 
 
@@ -2076,6 +2133,43 @@ def init_fills_buffers(model, n_layers, std=0.02):
 def init_leaves_eval(model, n_layers, std=0.02):
     model.eval()
     _fill(model, std, _right_rule(n_layers))
+
+
+@_start(
+    "review: biases of 0.01, against dead units",
+    "Your biases start a little above 0. They start at 0.",
+)
+def init_small_biases(model, n_layers, std=0.02):
+    def rule(name, value, std):
+        _right_rule(n_layers)(name, value, std)
+        if value.ndim < 2 and name.endswith("bias"):
+            value.fill_(0.01)
+
+    _fill(model, std, rule)
+
+
+@_start(
+    "review: a third of qkv_proj drawn, then repeated",
+    "You draw one matrix for queries, keys and values, so all three start "
+    "alike. Draw each number by itself.",
+)
+def init_repeats_thirds(model, n_layers, std=0.02):
+    def rule(name, value, std):
+        _right_rule(n_layers)(name, value, std)
+        if name.endswith("qkv_proj.weight"):
+            value.copy_(value[: len(value) // 3].repeat(3, 1))
+
+    _fill(model, std, rule)
+
+
+@_start(
+    "review: torch.set_grad_enabled(False), and no way back",
+    "You switch gradients off for good: nothing can be trained afterwards. "
+    "torch.no_grad() switches them on again at its end.",
+)
+def init_grad_left_off(model, n_layers, std=0.02):
+    _fill(model, std, _right_rule(n_layers))
+    torch.set_grad_enabled(False)
 
 
 # 5.4 tie_weights
@@ -4650,6 +4744,15 @@ class train_schedules_parts(_Trainer):
         return list(_rates(longer))[: cfg.steps]
 
 
+@_trained(
+    "review: max(min_lr, rate), in the warm-up, too",
+    "Your rates are never below min_lr. In the warm-up they may be.",
+)
+class train_floors_rates(_Trainer):
+    def rates(self, cfg):
+        return [max(cfg.min_lr, rate) for rate in _rates(cfg)]
+
+
 @_trained("constant rate", "The learning rate never changes from max_lr.")
 class train_constant_rate(_Trainer):
     def rates(self, cfg):
@@ -5497,6 +5600,17 @@ class load_skips_head_names(_Loader):
 class load_through_float32(_Loader):
     def fill(self, parameter, value):
         super().fill(parameter, value.float())
+
+
+@_loaded(
+    "review: torch.set_grad_enabled(False), and no way back",
+    "You switch gradients off for good: nothing can be trained afterwards. "
+    "torch.no_grad() switches them on again at its end.",
+)
+class load_grad_left_off(_Loader):
+    def __call__(self, model, source):
+        super().__call__(model, source)
+        torch.set_grad_enabled(False)
 
 
 LEFT_OUT = {
