@@ -448,7 +448,8 @@ class ConcatCache:
 # **Contract**
 #
 # - `CachedGPT(cfg)` takes a `GPTConfig`.
-#   Of `cfg`, the first five sizes matter; `bias` is `True` and `dropout` 0.
+#   Of `cfg`, the first five sizes matter; `bias` is `True` and `dropout` 0,
+#   in training, too.
 #   (The report writes `CachedGPT(vocab_size=7, …)` for
 #   `CachedGPT(GPTConfig(vocab_size=7, …))`.)
 # - Parameters as in chapter 5: `tok_embed.weight` (V, D); `pos_embed.weight`
@@ -819,7 +820,8 @@ class RollingCache:
 # - `PagedKVCache(n_blocks, block_size=16)`: a pool of `n_blocks` blocks, each
 #   for `block_size` tokens.
 # - `append(seq, k, v)` adds **one** token to the sequence named `seq` (a
-#   string or an integer); a new name starts a new sequence.
+#   string or an integer, and `1` is not `"1"`); a new name starts a new
+#   sequence.
 #   `k` and `v` are tensors of any shape, k's and v's may differ, and even no
 #   axis at all; all tokens of one cache have the same shapes and dtype.
 #   (In a model `k` would be (n_layers, n_kv_heads, d_head).)
@@ -842,8 +844,8 @@ class RollingCache:
 # - If `append` needs a block and none is free, it is a `RuntimeError` that
 #   changes nothing: a new sequence does not exist afterwards.
 # - `gather`, `free` and `fork` of a sequence that does not exist are a
-#   `KeyError`; a `fork` to a name that exists (also to itself) is a
-#   `ValueError`; both change nothing.
+#   `KeyError`, and so is its `fork` to itself; a `fork` to a name that exists
+#   (also of a sequence to itself) is a `ValueError`; both change nothing.
 # - The cache copies, as said above.
 #
 # **Example** with blocks of two:
@@ -1172,18 +1174,19 @@ def merge_states(a: tuple, b: tuple) -> tuple[np.ndarray, np.ndarray]:
 #   you hold, beyond the arguments, take as much memory as the scores of all
 #   heads would.
 #   (It is tried with two heads of 61 queries and 67 keys, with tiles of
-#   64 × 6 and 8 × 64, and the first limit also with 12 queries, 13 keys,
-#   tiles of 3 × 4 and a causal mask.
+#   64 × 6 and 8 × 72, and the first limit also with 12 queries, 13 keys,
+#   tiles of 4 × 5 and a causal mask.
 #   A boolean mask (Tq, Tk) is allowed; a matrix of positions counts.)
 #   Nor may an exponential be taken of more scores at once than a tile of
 #   each head has (`e ** s` is one, too).
-#   (That is tried with 2 queries, 60 keys and tiles of 2 × 5.)
+#   (That is tried with all of these, and with 2 queries, 30 keys and tiles
+#   of 2 × 5.)
 #   So a loop over heads, over queries, or over tiles of queries alone, is no
 #   answer.
 #   Floating numbers stay in PyTorch's tensors, which can be measured: neither
 #   `numpy()` nor `tolist()` of them.
 #   Single ones may be taken out, as with `item()`, but fewer than there are
-#   scores (tried with the same 2 queries and 60 keys).
+#   scores.
 # - Gradients are not asked for.
 #
 # **Example**
@@ -1325,7 +1328,7 @@ def flash_forward(
 #   and the output together.
 #   Nor may an exponential be taken of more scores at once than a tile of 16 ×
 #   16 of each head has, so that a query with all its keys is too much.
-#   (It is tried with two heads of 70 queries and 75 keys and a causal mask,
+#   (It is tried with two heads of 64 queries and 80 keys and a causal mask,
 #   and the exponentials also with one head of 2 queries and 260 keys.
 #   A boolean mask (Tq, Tk) is allowed, as in task 6.8.)
 #   Floating numbers stay in PyTorch's tensors, which can be measured: single

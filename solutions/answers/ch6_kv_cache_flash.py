@@ -1194,6 +1194,21 @@ class KVCacheReturnsOwn(_KV):
 
 
 @_kv_wrong(
+    "a list of two, kept and filled anew; plausible",
+    "Every call for a layer returns the same list and puts new tensors into "
+    "it, so that what an earlier call returned changes: return a new pair.",
+)
+class KVCacheOneList(_KV):
+    def reset(self):
+        super().reset()
+        self.results = [[] for _ in range(self.n_layers)]
+
+    def update(self, layer, k, v):
+        self.results[layer][:] = super().update(layer, k, v)
+        return self.results[layer]
+
+
+@_kv_wrong(
     "M318's kind on the way in",
     "You keep the tensors that you were given. The caller may use the same "
     "memory for its next tokens: store a copy.",
@@ -1932,6 +1947,17 @@ class CachedGPTHeadByHead(_Cached):
         return heads.permute(3, 0, 2, 1, 4)
 
 
+@_cached_wrong(
+    "GPT-2's own dropout of 0.1; common",
+    "In training something is dropped at a rate of your own. cfg.dropout is "
+    "0: drop at that rate, or not at all.",
+)
+class CachedGPTDropout(_Cached):
+    def run(self, x, cache):
+        x = F.dropout(x, 0.1, self.training)
+        return F.dropout(super().run(x, cache), 0.1, self.training)
+
+
 # 6.5 sliding_window_mask
 
 
@@ -2333,6 +2359,20 @@ class RollingCacheFirstSlice(_Rolling):
                 for x in (k, v)
             )
         return result
+
+
+@_rolling_wrong(
+    "contiguous() for a copy; common",
+    "contiguous() copies only what is not contiguous yet. With one sequence "
+    "and one head the end of a text is, so you keep a view of all of it, and "
+    "of what you returned. Use clone().",
+)
+class RollingCacheContiguous(_Rolling):
+    def kept(self, x):
+        return x[:, :, max(0, x.shape[2] - self.window) :].contiguous()
+
+    def give(self, x, Tnew):
+        return x
 
 
 @_rolling_wrong(
@@ -2837,6 +2877,47 @@ class PagedKVCacheEmptyCopy(_Paged):
     def copied(self, block, offset):
         pair = self.blocks[block][0]
         return [(pair[0] * 0, pair[1] * 0)] * offset
+
+
+@_paged_wrong(
+    "one token copied; plausible",
+    "Copy on write copies a single token. Copy all that the shared block "
+    "holds so far: offset many.",
+)
+class PagedKVCacheCopiesOne(_Paged):
+    def copied(self, block, offset):
+        return self.blocks[block][:1] * offset
+
+
+@_paged_wrong(
+    "str(seq) for a key; plausible",
+    'Names are turned into text, so that 1 and "1" are one sequence. Take '
+    "the name as it is for a key.",
+)
+class PagedKVCacheTextNames(_Paged):
+    def append(self, seq, k, v):
+        super().append(str(seq), k, v)
+
+    def pairs(self, seq):
+        return super().pairs(str(seq))
+
+    def fork(self, src, dst):
+        super().fork(str(src), str(dst))
+
+    def free(self, seq):
+        super().free(str(seq))
+
+
+@_paged_wrong(
+    "src == dst asked first; plausible",
+    "A fork to itself is a ValueError even where there is no such sequence. "
+    "Look first whether it exists: a KeyError.",
+)
+class PagedKVCacheItselfFirst(_Paged):
+    def fork(self, src, dst):
+        if src == dst:
+            raise ValueError(f"{dst} exists")
+        super().fork(src, dst)
 
 
 @_paged_wrong(
@@ -4163,8 +4244,11 @@ class _Flash:
     def correction(self, old, new):
         return torch.exp(old - self.finite(new))
 
+    def top(self, s):
+        return s.amax(-1)
+
     def update(self, m, total, acc, s, values):
-        new = torch.maximum(m, s.amax(-1))
+        new = torch.maximum(m, self.top(s))
         p = torch.exp(s - self.finite(new)[..., None])
         factor = self.correction(m, new)
         return (
@@ -4972,6 +5056,18 @@ class flash_forward_four_axes(_Flash):
         return super().__call__(q, k, v, **how)
 
 
+@_flash_wrong(
+    "s.amax over too many axes; plausible",
+    "All batches and heads share one maximum. Where their scores differ "
+    "widely, nothing is left of the lower ones: take the maximum over the "
+    "last axis alone, for each row.",
+)
+class flash_forward_common_maximum(_Flash):
+    def top(self, s):
+        top = super().top(s)
+        return top.reshape(-1, top.shape[-1]).amax(0).expand_as(top)
+
+
 # 6.9 FlashAttention
 
 
@@ -5326,6 +5422,17 @@ class FlashAttentionLocalMask(_Own):
     @classmethod
     def hidden(cls, i, j, ahead):
         return (j - j[0]) > (i - i[0])[:, None] + ahead
+
+
+@_function_wrong(
+    "curriculum 6.8's skipping off by one, in the backward pass",
+    "The backward pass skips tiles of which some scores are visible: those "
+    "that end behind the last query. Skip only tiles that begin behind it.",
+)
+class FlashAttentionSkipsVisible(_Own):
+    @classmethod
+    def hidden(cls, i, j, ahead):
+        return super().hidden(i, j, ahead) | (j[-1] > i[-1] + ahead)
 
 
 @_function_wrong(
