@@ -99,22 +99,22 @@ class Config(dict):
 
 def flops_inputs(rng):
     def model(T, V, D, H, L, C=1024, **other):
-        return case(
-            Config(
-                vocab_size=V,
-                context_length=C,
-                d_model=D,
-                n_heads=H,
-                n_layers=L,
-                **other,
-            ),
-            T,
+        return case(sizes(V, D, H, L, C, **other), T)
+
+    def sizes(V, D, H, L, C=1024, **other):
+        return Config(
+            vocab_size=V,
+            context_length=C,
+            d_model=D,
+            n_heads=H,
+            n_layers=L,
+            **other,
         )
 
     T, V, L = (int(rng.randint(*ends)) for ends in ((8, 30), (31, 60), (4, 9)))
     return {
         "one token, one layer": model(1, 3, 2, 1, 1),
-        "the example": model(3, 7, 4, 2, 1),
+        "the example": case(sizes(7, 4, 2, 1), T=3),
         "primes": model(5, 13, 14, 7, 3, C=11),
         "longer than its context": model(17, 11, 10, 5, 2, C=7),
         "drawn": model(T, V, 12, 3, L, C=64),
@@ -133,7 +133,7 @@ def flops_inputs(rng):
 def probe_flops(answer, inputs):
     """Calls with the configurations that the inputs describe."""
     made = {
-        name: one | {"args": [GPTConfig(**one["args"][0]), one["args"][1]]}
+        name: one | {"args": [GPTConfig(**one["args"][0]), *one["args"][1:]]}
         for name, one in inputs.items()
     }
     return call_numbers(answer, made)
@@ -302,12 +302,12 @@ def loss_inputs(rng):
         "N equals D": case(1e9, 1e9, ROUNDED),
         "drawn": case(float(sizes(1e7, 1e9)), float(sizes(1e9, 1e11)), p),
         "by name": case(p=backwards(p), D=3e10, N=2e8),
-        "other constants": case(1e3, 1e4, REPLICATED | {"E": 0.25}),
+        "other constants": case(1e4, 1e3, REPLICATED | {"E": 0.25}),
         "two arrays": case(sizes(1e7, 1e9, 3), sizes(1e9, 1e11, 3), p),
         "a row and a column": case(
             sizes(1e7, 1e9, 2, 1), sizes(1e9, 1e11, 3), ROUNDED
         ),
-        "an array and a number": case(sizes(1e7, 1e9, 3), 1e10, p),
+        "an array of one and a number": case(sizes(1e7, 1e9, 1), 1e10, p),
         "a number and an array": case(1e8, sizes(1e9, 1e11, 2, 3), p),
         "whole numbers in an array": case(
             np.array([10**7, 10**8]), np.array([10**9, 3 * 10**9]), p
@@ -348,7 +348,7 @@ parametric_loss = Exercise(
             "arrays",
             "two arrays",
             "a row and a column",
-            "an array and a number",
+            "an array of one and a number",
             "a number and an array",
             "whole numbers in an array",
             "views",
@@ -379,14 +379,15 @@ def budget_inputs(rng):
         "drawn": case(budget(1e19, 1e22), p),
         "by name": case(p=backwards(p), C=3e21),
         "a tiny budget": case(1e15, REPLICATED),
-        "a huge budget": case(1e28, ROUNDED),
+        # The best size lies far above all that exist.
+        "a huge budget": case(1e28, p | dict(alpha=0.26, beta=0.5)),
         "several budgets": case(
             np.array([1e19, budget(1e20, 1e22), 1e24]), ROUNDED
         ),
-        "a table of budgets": case(
-            np.array([[1e20, 1e19, 3e21], [6e20, 4e19, 1e22]]), p
+        "views of a table": case(
+            np.array([[1e20, 1e19, 3e21], [6e20, 4e19, 1e22]]), p, strided=True
         ),
-        "views": case(np.array([1e19, 1e20, 3e21]), p, strided=True),
+        "an array of one integer": case(np.array([3 * 10**18]), p),
     }
 
 
@@ -496,8 +497,8 @@ compute_optimal = Exercise(
         best_size(
             "arrays of budgets",
             "several budgets",
-            "a table of budgets",
-            "views",
+            "views of a table",
+            "an array of one integer",
             points=0.5,
             says="C may be an array; N and D have its shape.",
         ),
@@ -1026,7 +1027,7 @@ def use_inputs(rng):
         "whole numbers": case(3, 10**12, REPLICATED),
         "little use": case(2.1, 1e9, ROUNDED),
         "use without end": case(2.1, 1e16, REPLICATED),
-        "a low loss": case(ROUNDED["E"] + 0.05, 1e13, ROUNDED),
+        "a low loss": case(1.75, 1e13, even | dict(alpha=0.21, beta=0.2)),
         "a high loss": case(REPLICATED["E"] + 5, 1e11, REPLICATED),
         "below E": case(1.5, 1e12, ROUNDED),
         "E itself": case(1.69, 1e12, ROUNDED),

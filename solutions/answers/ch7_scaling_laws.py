@@ -529,6 +529,16 @@ def flops_with_dropout(cfg, T):
     return _flops(cfg, T, mlp=parts["mlp"] * (1 - cfg.dropout))
 
 
+# Shown by: T by its name.
+@_counts(
+    "common: seq_len, from another program",
+    "You gave T another name, so a call with T=3, as in the example, fails. "
+    "Parameters keep the names of the task.",
+)
+def flops_renames_T(cfg, seq_len):
+    return _flops(cfg, seq_len)
+
+
 # 7.2 mfu
 
 
@@ -762,6 +772,16 @@ def mfu_rounded_late(tokens_per_s, flops_per_token, peak):
 )
 def mfu_whole_arguments(tokens_per_s, flops_per_token, peak):
     return int(tokens_per_s) * int(flops_per_token) / int(peak)
+
+
+@_shares(
+    "common: torch.tensor(a float) is float32",
+    "You compute in float32, which keeps seven digits: torch.tensor makes it "
+    "of a Python float. Python's own floats have sixteen.",
+)
+def mfu_float32(tokens_per_s, flops_per_token, peak):
+    speed = torch.tensor(float(tokens_per_s))
+    return (speed * flops_per_token / peak).item()
 
 
 # 7.3a parametric_loss
@@ -1006,6 +1026,17 @@ def loss_outer(N, D, p):
         N = N.reshape(-1, 1)
         D = D.reshape(-1)
     return _loss(N, D, p)
+
+
+# Shown by: an array with one entry.
+@_losses(
+    "common: np.squeeze(np.atleast_1d(...))",
+    "An array with one entry comes back as a number, for instance by squeeze "
+    "or item. Only two numbers give a number: keep the broadcast shape.",
+)
+def loss_squeezed(N, D, p):
+    loss = np.squeeze(_loss(np.atleast_1d(N).astype(float), D, p))
+    return loss if loss.ndim else float(loss)
 
 
 # Shown by: arrays.
@@ -1334,6 +1365,19 @@ def optimal_limited(C, p):
     return N, C / (6 * N)
 
 
+# Shown by: a huge budget, with exponents of no paper.
+@_optima(
+    "common: a search over ln N between 1e5 and 1e15",
+    "Your search ends at 1e15 parameters, or at another such number. "
+    "With other exponents the best model for a huge budget is larger: let "
+    "the interval grow with C.",
+)
+@_for_each
+def optimal_limited_above(C, p):
+    N = min(_best(C, p)[0], 1e15)
+    return N, C / (6 * N)
+
+
 # Shown by: arrays.
 @_optima(
     "common: a minimiser for one budget",
@@ -1343,6 +1387,30 @@ def optimal_limited(C, p):
 )
 def optimal_one_number(C, p):
     return _best(float(C), p)
+
+
+# Shown by: an array with one budget.
+@_optima(
+    "common: np.squeeze(np.atleast_1d(...))",
+    "An array with one budget comes back as numbers, for instance by squeeze "
+    "or item. Only a number gives numbers: keep C's shape.",
+)
+def optimal_squeezed(C, p):
+    N, D = map(np.squeeze, _best(np.atleast_1d(C), p))
+    return (N, D) if N.ndim else (float(N), float(D))
+
+
+# Shown by: an array of integers.
+@_optima(
+    "common: N = np.zeros_like(C), filled in a loop",
+    "For an array of integers your results are integers, too, as zeros_like "
+    "and empty_like make them. Give them dtype=float.",
+)
+def optimal_in_integers(C, p):
+    N, D = _best(C, p)
+    if isinstance(C, np.ndarray):
+        return N.astype(C.dtype), D.astype(C.dtype)
+    return N, D
 
 
 # Shown by: arrays.
@@ -2976,6 +3044,18 @@ def fit_decimal(N, D, L, delta=1e-3):
 
 
 @_searches(
+    "common: N / 1e9 for the sake of the search, and no way back",
+    "Your A and B belong to sizes in another unit, billions for instance. "
+    "That may help a search, but afterwards A has to be multiplied by that "
+    "unit to the power alpha, and B by it to the power beta.",
+)
+def fit_in_billions(N, D, L, delta=1e-3):
+    A, B, E, alpha, beta = _five(_constants(_point(N, D, L, delta)))
+    far = dict(A=A / 1e9**alpha, B=B / 1e9**beta)
+    return far | dict(E=E, alpha=alpha, beta=beta)
+
+
+@_searches(
     "common: the larger term in place of the sum",
     "You take the largest of the three terms where the law adds them: "
     "logsumexp, not max.",
@@ -3387,6 +3467,15 @@ def use_grid(loss, D_inf, p):
     return float(N[best]), float(D[best])
 
 
+def _limited(loss, D_inf, p, most):
+    """The best of the models that are trained on few enough tokens."""
+    _reachable(loss, p)
+    _, B, E, _, beta = _five(p)
+    fewest = (B / (loss - E)) ** (1 / beta)
+    D = max(min(_balanced(loss, D_inf, p)[1], most), 1.01 * fewest)
+    return _parameters(D, loss, p), D
+
+
 # Shown by: use without end.
 @_uses(
     "common: a search between sizes that exist today",
@@ -3394,9 +3483,18 @@ def use_grid(loss, D_inf, p):
     "much use the best D lies beyond: let the interval grow.",
 )
 def use_limited(loss, D_inf, p):
-    _reachable(loss, p)
-    D = min(_balanced(loss, D_inf, p)[1], 1e14)
-    return _parameters(D, loss, p), D
+    return _limited(loss, D_inf, p, 1e14)
+
+
+# Shown by: a low loss, with small exponents.
+@_uses(
+    "common: ln D between fixed ends, far out but not far enough",
+    "Your search ends at 1e18 tokens of training, or at another such number. "
+    "With small exponents and a loss near E the best D lies beyond: let the "
+    "interval grow.",
+)
+def use_limited_far(loss, D_inf, p):
+    return _limited(loss, D_inf, p, 1e18)
 
 
 # Shown by: no use.
