@@ -15,13 +15,7 @@ from autograder.exercise import (
     values,
 )
 from autograder.observations import Raised, describe, number
-from autograder.probing import (
-    call,
-    call_torch,
-    case,
-    follows,
-    to_tensor,
-)
+from autograder.probing import call, call_torch, case, follows, to_tensor
 
 HALF = "float16 has 11 bits: one unit in the last place below 4 is 2e-3"
 SHORT = "bfloat16 has 8 bits: half a unit in the last place at 1 is 4e-3"
